@@ -1,0 +1,3 @@
+//! (under construction)
+
+fn main() {}

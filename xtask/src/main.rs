@@ -1,0 +1,31 @@
+//! The developer's commands: `cargo xtask test` checks everything that continuous integration checks.
+
+mod checks;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, test and run Berth from a clone")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run everything that continuous integration checks, stage by stage, and print each stage's time.
+    Test {
+        /// Run only the stage of this name (see the list that a full run prints).
+        #[arg(long)]
+        stage: Option<String>,
+    },
+    /// Check file and line lengths and module docs (part of `test`).
+    Tidy,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Test { stage } => checks::test(stage.as_deref()),
+        Command::Tidy => checks::tidy(),
+    }
+}
