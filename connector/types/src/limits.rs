@@ -1,0 +1,29 @@
+//! Every bound of the product that is no setting, with its reason and its unit in the name.
+
+/// Longest channel name: AMQP and KubeMQ channel names have the same bound, so a name fits every back end.
+pub const CHANNEL_NAME_BYTES_MAX: usize = 255;
+
+/// Unwritten output that a connection may hold besides one message. Beyond it nothing is reserved for the connection
+/// and its socket is not read, so that a peer that does not read costs itself and nobody else.
+pub const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// Bytes of messages that one reservation may carry (one message always fits): what a connection can be handed at once.
+pub const RESERVE_BYTES_MAX: u32 = 1024 * 1024;
+
+/// Publishes of one connection that wait for their confirm. Beyond it its socket is not read.
+pub const UNCONFIRMED_PUBLISHES_MAX: usize = 4096;
+
+/// Bytes of one connection's publishes that wait for their confirm. Beyond it its socket is not read.
+pub const UNCONFIRMED_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// Entries in one block of a queue's index: the unit that is kept in memory or on disk.
+pub const INDEX_BLOCK_ENTRIES: usize = 1024;
+
+/// Stride of a queue's delivery high-water mark: it is written ahead once per so many deliveries.
+pub const DELIVERY_MARK_STRIDE: u64 = 1024;
+
+/// Bytes of a STOMP frame before login: enough for any CONNECT, too little to hurt.
+pub const STOMP_FRAME_BYTES_BEFORE_LOGIN_MAX: usize = 16 * 1024;
+
+/// Longest STOMP command line that is read before the frame is refused; the longest command has 11 octets.
+pub const STOMP_COMMAND_BYTES_MAX: usize = 32;
