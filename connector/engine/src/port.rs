@@ -1,11 +1,11 @@
 //! The port to a broker: what a front-end may ask ([`Operation`]), what comes back ([`Completion`]).
 //!
-//! Work that takes time leaves as an operation and returns as exactly one terminal completion for its [`OpId`], also
-//! after a cancel or a disconnect. `Cancel` has no `OpId` of its own: its target completes `Cancelled`, or with what won
-//! the race. `Lost` and `Ready` are notices and carry no `OpId`.
+//! Work that takes time leaves as an operation and returns as exactly one terminal completion for its
+//! [`OpId`], also after a cancel or a disconnect. `Cancel` has no `OpId` of its own: its target completes
+//! `Cancelled`, or with what won the race. `Lost` and `Ready` are notices and carry no `OpId`.
 //!
-//! A back end is an implementation of [`Backend`]. It never blocks and never calls back: the caller submits, is woken,
-//! and polls. A selector is applied by whoever implements the port, before credit is used.
+//! A back end is an implementation of [`Backend`]. It never blocks and never calls back: the caller submits,
+//! is woken, and polls. A selector is applied by whoever implements the port, before credit is used.
 //!
 //! This file decides nothing and holds no state.
 
@@ -21,8 +21,9 @@ use berth_types::{
 /// What a front-end asks of a broker.
 #[derive(Debug)]
 pub enum Operation {
-    /// Become a consumer of a queue: the channel is checked and known to be in use before the first `Reserve`.
-    /// Completes `Opened` (not terminal) and then, at the end, `SubEnded` or `Done` by `Unsubscribe`; or `Refused`.
+    /// Become a consumer of a queue: the channel is checked and known to be in use before the first
+    /// `Reserve`. Completes `Opened` (not terminal) and then, at the end, `SubEnded` or `Done` by
+    /// `Unsubscribe`; or `Refused`.
     Attach {
         /// The queue.
         channel: ChannelName,
@@ -34,7 +35,8 @@ pub enum Operation {
         /// All or none.
         atomic: bool,
     },
-    /// Wait for messages of a queue and take them. Completes `Reserved` with at least one item, `Cancelled`, or `Refused`.
+    /// Wait for messages of a queue and take them. Completes `Reserved` with at least one item, `Cancelled`,
+    /// or `Refused`.
     Reserve {
         /// From `Opened`.
         sub: SubId,
@@ -42,7 +44,8 @@ pub enum Operation {
         max: u32,
         /// Most bytes to take; one message always fits.
         max_bytes: u32,
-        /// Lock time of each delivery, where the broker enforces it (Anypoint); none: the engine's deadlines rule.
+        /// Lock time of each delivery, where the broker enforces it (Anypoint); none: the engine's deadlines
+        /// rule.
         hold: Option<Duration>,
     },
     /// Give up a waiting operation.
@@ -81,7 +84,8 @@ pub enum Operation {
         /// The new end.
         until: Instant,
     },
-    /// Subscribe to events, events-store, commands or queries. Completes `Opened` (not terminal) or `Refused`.
+    /// Subscribe to events, events-store, commands or queries. Completes `Opened` (not terminal) or
+    /// `Refused`.
     Subscribe {
         /// Which pattern; never queues.
         pattern: Pattern,
@@ -158,7 +162,8 @@ pub enum Action {
 /// Why deliveries are nacked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum NackCause {
-    /// The client said so, its time ran out, or its connection was lost: a failure that a receive limit counts.
+    /// The client said so, its time ran out, or its connection was lost: a failure that a receive limit
+    /// counts.
     #[default]
     Failure,
     /// We gave up on it (drain, buffer): the receive count rises, the failures do not.

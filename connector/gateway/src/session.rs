@@ -1,7 +1,7 @@
 //! One client connection as a state machine: protocol, gateway and engine together, without a socket.
 //!
-//! The driver (the server's connection task, or the simulator) owns the socket and the clock. **After every `handle_*`
-//! it drains `poll_*` to the end before the next `handle_*`.** One loop:
+//! The driver (the server's connection task, or the simulator) owns the socket and the clock. **After every
+//! `handle_*` it drains `poll_*` to the end before the next `handle_*`.** One loop:
 //!
 //! 1. `poll_operation` until it is `None`, each submitted to the broker;
 //! 2. `poll_transmit`, write what the socket takes, `handle_transmitted` with the number of bytes it took;
@@ -32,7 +32,8 @@ pub trait Session {
     fn handle_shutdown(&mut self, now: Now);
     /// The next operation for the broker.
     fn poll_operation(&mut self) -> Option<(OpId, Operation)>;
-    /// Fills `slices` from the front with the output that waits, and says how many are filled; 0: nothing waits.
+    /// Fills `slices` from the front with the output that waits, and says how many are filled; 0: nothing
+    /// waits.
     fn poll_transmit<'a>(&'a mut self, now: Now, slices: &mut [IoSlice<'a>]) -> usize;
     /// The socket took `bytes` of the output offered last.
     fn handle_transmitted(&mut self, now: Now, bytes: usize);
@@ -40,11 +41,12 @@ pub trait Session {
     fn wants_input(&self) -> bool;
     /// When `handle_timeout` is due.
     fn poll_timeout(&self) -> Option<Instant>;
-    /// Whether nothing is unsettled and nothing waits for a confirm, so that a drain need not wait for this one.
+    /// Whether nothing is unsettled and nothing waits for a confirm, so that a drain need not wait for this
+    /// one.
     fn is_settled(&self) -> bool;
     /// Set once no more output will come: write what waits, then end the connection.
-    /// Operations may still be under way; their completions are given to `handle_completion` until `poll_operation`
-    /// and `is_settled` say that nothing is left.
+    /// Operations may still be under way; their completions are given to `handle_completion` until
+    /// `poll_operation` and `is_settled` say that nothing is left.
     fn closed(&self) -> Option<Closed>;
 }
 

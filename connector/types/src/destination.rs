@@ -62,7 +62,8 @@ impl fmt::Display for InvalidChannel {
 
 impl std::error::Error for InvalidChannel {}
 
-/// A channel's name: segments joined by `.`, at most [`CHANNEL_NAME_BYTES_MAX`] bytes of UTF-8. Cheap to clone.
+/// A channel's name: segments joined by `.`, at most [`CHANNEL_NAME_BYTES_MAX`] bytes of UTF-8. Cheap to
+/// clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChannelName(Arc<str>);
 

@@ -20,7 +20,8 @@ macro_rules! number {
                 self.0
             }
 
-            /// The identifier after this one. Counting to the end of 64 bits takes longer than any process lives.
+            /// The identifier after this one. Counting to the end of 64 bits takes longer than any process
+            /// lives.
             #[must_use]
             pub const fn next(self) -> Self {
                 Self(self.0 + 1)

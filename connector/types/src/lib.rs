@@ -1,4 +1,5 @@
-//! The words that every crate of the connector shares: time, identifiers, messages, destinations, outcomes, bounds.
+//! The words that every crate of the connector shares: time, identifiers, messages, destinations, outcomes,
+//! bounds.
 //!
 //! Nothing here decides anything; it only says what things are. No I/O, no clock, no threads.
 //!

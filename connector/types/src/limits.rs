@@ -3,11 +3,12 @@
 /// Longest channel name: AMQP and KubeMQ channel names have the same bound, so a name fits every back end.
 pub const CHANNEL_NAME_BYTES_MAX: usize = 255;
 
-/// Unwritten output that a connection may hold besides one message. Beyond it nothing is reserved for the connection
-/// and its socket is not read, so that a peer that does not read costs itself and nobody else.
+/// Unwritten output that a connection may hold besides one message. Beyond it nothing is reserved for the
+/// connection and its socket is not read, so that a peer that does not read costs itself and nobody else.
 pub const OUTPUT_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// Bytes of messages that one reservation may carry (one message always fits): what a connection can be handed at once.
+/// Bytes of messages that one reservation may carry (one message always fits): what a connection can be
+/// handed at once.
 pub const RESERVE_BYTES_MAX: u32 = 1024 * 1024;
 
 /// Publishes of one connection that wait for their confirm. Beyond it its socket is not read.

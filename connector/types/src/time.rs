@@ -57,7 +57,8 @@ impl fmt::Display for Instant {
     }
 }
 
-/// Wall-clock time in milliseconds since the Unix epoch. It may step; it is stored in records and headers only.
+/// Wall-clock time in milliseconds since the Unix epoch. It may step; it is stored in records and headers
+/// only.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Timestamp(u64);
 
