@@ -1,6 +1,8 @@
 //! The developer's commands: `cargo xtask test` checks everything that continuous integration checks.
 
 mod checks;
+mod cluster;
+mod image;
 
 use std::process::ExitCode;
 
@@ -15,6 +17,11 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Start, repair, use and remove a real Kubernetes cluster for tests.
+    Cluster {
+        #[command(subcommand)]
+        action: cluster::Action,
+    },
     /// Run everything that continuous integration checks, stage by stage, and print each stage's time.
     Test {
         /// Run only the stage of this name (see the list that a full run prints).
@@ -37,6 +44,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Cluster { action } => cluster::run(action),
         Command::Test { stage } => checks::test(stage.as_deref()),
         Command::Tidy => checks::tidy(),
     }
