@@ -21,9 +21,9 @@ use berth_types::{
 /// What a front-end asks of a broker.
 #[derive(Debug)]
 pub enum Operation {
-    /// Become a consumer of a queue: the channel is checked and known to be in use before the first
-    /// `Reserve`. Completes `Opened` (not terminal) and then, at the end, `SubEnded` or `Done` by
-    /// `Unsubscribe`; or `Refused`.
+    /// Become a consumer of a queue: the channel is checked and known to be in use before the first `Reserve`.
+    /// Completes `Opened` (not terminal), and at the end `SubEnded` when the broker ends it; the `Done` of its
+    /// `Unsubscribe` ends it without one. Or `Refused`.
     Attach {
         /// The queue.
         channel: ChannelName,
@@ -116,7 +116,8 @@ pub enum Operation {
         /// How many more bytes.
         max_bytes: u32,
     },
-    /// End a consumer or subscription. Completes `Done` once its position, or its deletion, is durable.
+    /// End a consumer or subscription, after its last reservation is resolved and no `Reserve` waits. Completes `Done`
+    /// once its position, or its deletion, is durable; that ends the `Attach` or `Subscribe` too.
     Unsubscribe {
         /// From `Opened`.
         sub: SubId,
@@ -188,7 +189,7 @@ pub enum Completion {
     Committed(Result<(), Refusal>),
     /// Messages, each reserved for the caller until settled.
     Reserved {
-        /// Under which they are settled.
+        /// Under which they are settled; never used again by this back end.
         txn: TxnId,
         /// At least one, in queue order.
         items: Vec<Reserved>,
@@ -209,11 +210,11 @@ pub enum Completion {
         /// The message.
         message: Arc<Message>,
     },
-    /// The broker has ended a subscription, or `Unsubscribe` has.
+    /// The broker has ended a subscription of its own accord. Terminal for the operation that subscribed.
     SubEnded {
         /// Which one.
         sub: SubId,
-        /// Why; `Refusal::Ended` when the caller asked for it.
+        /// Why; `BrokerNotReady`: with the broker, and may be asked for again when it is ready.
         reason: Refusal,
     },
     /// The reply to a `Request`.
@@ -234,7 +235,8 @@ pub enum Completion {
     Cancelled,
     /// Not carried out; nothing has changed.
     Refused(Refusal),
-    /// Notice: whether the broker can be used.
+    /// Notice: whether the broker can be used. `NotReady` also means that every subscription and reservation made
+    /// before is void: the broker takes back what it had reserved.
     Ready(Readiness),
 }
 
