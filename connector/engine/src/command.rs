@@ -25,7 +25,8 @@ impl fmt::Display for SubscriptionKey {
 /// How the deliveries of a subscription end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// The engine accepts a delivery as soon as it stands in the output buffer; the window is that buffer's size.
+    /// The engine accepts a delivery as soon as it stands in the output buffer; the window is that buffer's
+    /// size.
     Auto,
     /// The client settles each delivery.
     Individual,
@@ -42,7 +43,8 @@ pub struct Subscribe {
     pub mode: Mode,
     /// Most deliveries outstanding at once, at least 1: not settled (client modes) or not written (auto).
     pub window: u32,
-    /// How long a client may take to settle, and a delivery may wait unwritten. None: for ever. Ignored in mode auto.
+    /// How long a client may take to settle, and a delivery may wait unwritten. None: for ever. Ignored in
+    /// mode auto.
     pub ack_timeout: Option<Duration>,
 }
 
@@ -81,15 +83,16 @@ pub enum Event {
         /// Which one.
         sub: SubscriptionKey,
     },
-    /// The broker does not serve this subscription (any more). Nothing more is delivered for it; what was delivered
-    /// can still be settled.
+    /// The broker does not serve this subscription (any more). Nothing more is delivered for it; what was
+    /// delivered can still be settled.
     SubscriptionRefused {
         /// Which one.
         sub: SubscriptionKey,
         /// Why.
         reason: Refusal,
     },
-    /// An unsubscribe has taken effect: what was unwritten is back at the broker, nothing is delivered any more.
+    /// An unsubscribe has taken effect: what was unwritten is back at the broker, nothing is delivered any
+    /// more.
     Unsubscribed {
         /// Which one.
         sub: SubscriptionKey,
@@ -109,8 +112,8 @@ pub enum Event {
         /// Its sequence: in its channel, or within its reservation.
         seq: Seq,
     },
-    /// Take the wholly unwritten delivery out of the output buffer and call `handle_withdrawn`. When its first byte
-    /// has left meanwhile, `handle_write_progress` or `handle_written` is the answer instead.
+    /// Take the wholly unwritten delivery out of the output buffer and call `handle_withdrawn`. When its
+    /// first byte has left meanwhile, `handle_write_progress` or `handle_written` is the answer instead.
     Withdraw {
         /// Which one.
         delivery: DeliveryId,
@@ -128,8 +131,9 @@ pub enum Event {
         /// Where it is, or why not.
         result: Result<Stored, Refusal>,
     },
-    /// A settlement with a confirm is as durable as configured, or refused. `Unknown` and `BrokerNotReady`: it came
-    /// too late and changes nothing. Any other refusal: its deliveries are pending again, with their old deadlines.
+    /// A settlement with a confirm is as durable as configured, or refused. `Unknown` and `BrokerNotReady`:
+    /// it came too late and changes nothing. Any other refusal: its deliveries are pending again, with
+    /// their old deadlines.
     Settled {
         /// From the command.
         correlation: Correlation,

@@ -1,8 +1,9 @@
 //! When the engine must be woken: one ordered set, and a clock that can rest.
 //!
-//! There is one entry per subscription, not per delivery: deadlines of one subscription are sorted already, because its
-//! timeout is constant and its deliveries are written in order. An entry may be too early (its delivery was settled
-//! meanwhile); it is then moved when it comes due. So a tick costs what is due, and a settlement costs nothing here.
+//! There is one entry per subscription, not per delivery: deadlines of one subscription are sorted already,
+//! because its timeout is constant and its deliveries are written in order. An entry may be too early (its
+//! delivery was settled meanwhile); it is then moved when it comes due. So a tick costs what is due, and a
+//! settlement costs nothing here.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -47,8 +48,8 @@ impl Deadlines {
         self.resting_since.get_or_insert(now);
     }
 
-    /// Lets the engine's own time run on. The next sweep is a whole tick away, so that what had arrived while the
-    /// socket was not read is processed first.
+    /// Lets the engine's own time run on. The next sweep is a whole tick away, so that what had arrived
+    /// while the socket was not read is processed first.
     pub(crate) fn resume(&mut self, now: Instant) {
         if let Some(since) = self.resting_since.take() {
             self.rested += now.saturating_since(since);

@@ -1,9 +1,10 @@
-//! The table of deliveries: constant time to add, find by id and remove, and for each subscription a list in delivery
-//! order. Which state a delivery may go to from which is decided in `engine.rs`; here is only where it stands.
+//! The table of deliveries: constant time to add, find by id and remove, and for each subscription a list
+//! in delivery order. Which state a delivery may go to from which is decided in `engine.rs`; here is only
+//! where it stands.
 //!
-//! A [`DeliveryId`] carries the order index in its high bits and the place in the table in its low ones, so that it
-//! rises in delivery order and is found without a search. A place that was used again has another id, so an old id
-//! finds nothing.
+//! A [`DeliveryId`] carries the order index in its high bits and the place in the table in its low ones, so
+//! that it rises in delivery order and is found without a search. A place that was used again has another
+//! id, so an old id finds nothing.
 
 use berth_types::{DeliveryId, Instant, Seq, TxnId};
 
@@ -60,7 +61,8 @@ pub(crate) struct Delivery {
     next: u32,
 }
 
-/// The deliveries of one subscription, in delivery order: first those that are written, then those that are not.
+/// The deliveries of one subscription, in delivery order: first those that are written, then those that are
+/// not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct List {
     head: u32,
@@ -165,7 +167,8 @@ impl Deliveries {
         self::slot(self.at(slot).next)
     }
 
-    /// Moves a delivery to another state; the list's boundary follows when it leaves or re-enters the unwritten ones.
+    /// Moves a delivery to another state; the list's boundary follows when it leaves or re-enters the
+    /// unwritten ones.
     pub(crate) fn set_state(&mut self, list: &mut List, slot: Slot, state: State, since: Instant) {
         let delivery = &mut self.slots[slot.0 as usize];
         let next = delivery.next;

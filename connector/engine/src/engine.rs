@@ -4,9 +4,9 @@
 //! `subscription.rs`, deliveries on their way to the socket and the sweep in `outgoing.rs`, settling in
 //! `settlement.rs`.
 //!
-//! Invariants: every operation has one entry in `ops` until its terminal completion; every reserved sequence is counted
-//! in `txns` until it is resolved, once; a delivery stands in its subscription's list until it is settled, taken back
-//! or ended.
+//! Invariants: every operation has one entry in `ops` until its terminal completion; every reserved
+//! sequence is counted in `txns` until it is resolved, once; a delivery stands in its subscription's list
+//! until it is settled, taken back or ended.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -134,8 +134,8 @@ impl Engine {
         }
     }
 
-    /// Publishes a message. [`Event::Published`] follows, in the order of the calls for one destination; at once, with
-    /// a refusal, while the broker is not ready: nothing is buffered.
+    /// Publishes a message. [`Event::Published`] follows, in the order of the calls for one destination; at
+    /// once, with a refusal, while the broker is not ready: nothing is buffered.
     pub fn publish(
         &mut self,
         now: Instant,
@@ -161,7 +161,8 @@ impl Engine {
     /// The next operation for the broker. For `Cancel` the id is its target's.
     pub fn poll_operation(&mut self) -> Option<(OpId, Operation)> {
         if self.operations.is_empty() {
-            // What is published stands before what is settled: a reply is in the journal before its request is gone.
+            // What is published stands before what is settled: a reply is in the journal before its request
+            // is gone.
             self.flush_publishes();
             self.flush_settlements();
             self.flush_reserves();
@@ -199,7 +200,8 @@ impl Engine {
         }
     }
 
-    /// A completion of an operation, or a notice (without an id). A completion for an unknown operation is ignored.
+    /// A completion of an operation, or a notice (without an id). A completion for an unknown operation is
+    /// ignored.
     pub fn handle_completion(&mut self, now: Instant, op: Option<OpId>, completion: Completion) {
         self.now = now;
         let Some(op) = op else {
@@ -251,14 +253,15 @@ impl Engine {
         }
     }
 
-    /// Deadlines run on, each with the time that it had left; no sweep comes sooner than in one second, so that what
-    /// had arrived is processed first.
+    /// Deadlines run on, each with the time that it had left; no sweep comes sooner than in one second, so
+    /// that what had arrived is processed first.
     pub fn resume_deadlines(&mut self, now: Instant) {
         self.now = now;
         self.deadlines.resume(now);
     }
 
-    /// So many bytes of output wait for the socket. Above the bound nothing is reserved until half of it is written.
+    /// So many bytes of output wait for the socket. Above the bound nothing is reserved until half of it is
+    /// written.
     pub fn handle_output_bytes(&mut self, now: Instant, waiting: usize) {
         self.now = now;
         if !self.output_full && waiting >= OUTPUT_BYTES_MAX {
@@ -281,8 +284,9 @@ impl Engine {
         }
     }
 
-    /// The connection ends: what the client may have seen is nacked, once, in delivery order; what it has not is
-    /// released; what waits is cancelled. Operations may still be under way: see [`Engine::is_finished`].
+    /// The connection ends: what the client may have seen is nacked, once, in delivery order; what it has
+    /// not is released; what waits is cancelled. Operations may still be under way: see
+    /// [`Engine::is_finished`].
     pub fn handle_end(&mut self, now: Instant, end: End) {
         self.now = now;
         if self.phase == Phase::Closing {
@@ -302,7 +306,8 @@ impl Engine {
         }
     }
 
-    /// Whether nothing is unsettled and nothing waits for a confirm: a drain need not wait for this connection.
+    /// Whether nothing is unsettled and nothing waits for a confirm: a drain need not wait for this
+    /// connection.
     pub fn is_settled(&self) -> bool {
         let pending = self.subs.values().filter(|sub| sub.mode != Mode::Auto).any(|sub| sub.list.len() > 0);
         let waits = self.ops.values().any(|op| matches!(op, Request::Publish { .. } | Request::Settle(_)));

@@ -1,5 +1,5 @@
-//! Deliveries on their way to the client: from a reservation into the output buffer, through the socket, and back to
-//! the broker when they wait too long or when the connection ends.
+//! Deliveries on their way to the client: from a reservation into the output buffer, through the socket,
+//! and back to the broker when they wait too long or when the connection ends.
 
 use berth_types::{DeliveryId, Instant, OpId, TxnId};
 
@@ -12,8 +12,8 @@ use crate::settlement::Fate;
 use crate::subscription::{Leaving, Standing};
 
 impl Engine {
-    /// The last byte of a delivery is in the socket buffer: its ack timeout begins. Per subscription this is called in
-    /// delivery order.
+    /// The last byte of a delivery is in the socket buffer: its ack timeout begins. Per subscription this
+    /// is called in delivery order.
     pub fn handle_written(&mut self, now: Instant, delivery: DeliveryId) {
         self.now = now;
         let Some((slot, key)) = self.unfinished(delivery) else { return };
@@ -30,7 +30,8 @@ impl Engine {
         self.advance_if_leaving(key);
     }
 
-    /// The socket took some bytes of a delivery, but not the last: it counts as written, and its peer as alive.
+    /// The socket took some bytes of a delivery, but not the last: it counts as written, and its peer as
+    /// alive.
     pub fn handle_write_progress(&mut self, now: Instant, delivery: DeliveryId) {
         self.now = now;
         let Some((slot, key)) = self.unfinished(delivery) else { return };
@@ -55,7 +56,8 @@ impl Engine {
         self.mark_dirty(key);
     }
 
-    /// The socket took at least one byte of whatever kind: subscriptions that had given up on it reserve again.
+    /// The socket took at least one byte of whatever kind: subscriptions that had given up on it reserve
+    /// again.
     pub fn handle_socket_progress(&mut self, now: Instant) {
         self.now = now;
         if std::mem::replace(&mut self.is_stalled, false) {
@@ -78,8 +80,8 @@ impl Engine {
         }
     }
 
-    /// Messages have been reserved for a subscription: into the output buffer, or straight back when it has no use for
-    /// them any more.
+    /// Messages have been reserved for a subscription: into the output buffer, or straight back when it has
+    /// no use for them any more.
     pub(crate) fn handle_reserved(
         &mut self,
         op: OpId,
@@ -131,8 +133,8 @@ impl Engine {
         }
     }
 
-    /// Sees to it that the subscription is looked at when the delivery is due. An earlier entry stays: it is moved when
-    /// it comes due.
+    /// Sees to it that the subscription is looked at when the delivery is due. An earlier entry stays: it
+    /// is moved when it comes due.
     pub(crate) fn arm_delivery(&mut self, key: SubscriptionKey, at: Instant) {
         let Some(subscription) = self.subs.get_mut(&key) else { return };
         match subscription.armed {
@@ -218,8 +220,8 @@ impl Engine {
         }
     }
 
-    /// Asks for everything unwritten of a subscription. What an auto subscription has in the buffer is accepted
-    /// already and stays there.
+    /// Asks for everything unwritten of a subscription. What an auto subscription has in the buffer is
+    /// accepted already and stays there.
     pub(crate) fn withdraw_unwritten(&mut self, key: SubscriptionKey) {
         if self.mode_of(key) == Mode::Auto {
             return;
@@ -240,7 +242,8 @@ impl Engine {
         }
     }
 
-    /// Forgets the deliveries of a subscription (of one reservation only, if named) that the broker has taken back.
+    /// Forgets the deliveries of a subscription (of one reservation only, if named) that the broker has
+    /// taken back.
     pub(crate) fn forget_deliveries(&mut self, key: SubscriptionKey, only: Option<TxnId>) {
         let is_auto = self.mode_of(key) == Mode::Auto;
         let mut slot = self.subs.get(&key).and_then(|sub| sub.list.first());

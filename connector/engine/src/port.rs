@@ -21,9 +21,9 @@ use berth_types::{
 /// What a front-end asks of a broker.
 #[derive(Debug)]
 pub enum Operation {
-    /// Become a consumer of a queue: the channel is checked and known to be in use before the first `Reserve`.
-    /// Completes `Opened` (not terminal), and at the end `SubEnded` when the broker ends it; the `Done` of its
-    /// `Unsubscribe` ends it without one. Or `Refused`.
+    /// Become a consumer of a queue: the channel is checked and known to be in use before the first
+    /// `Reserve`. Completes `Opened` (not terminal), and at the end `SubEnded` when the broker ends it; the
+    /// `Done` of its `Unsubscribe` ends it without one. Or `Refused`.
     Attach {
         /// The queue.
         channel: ChannelName,
@@ -116,8 +116,9 @@ pub enum Operation {
         /// How many more bytes.
         max_bytes: u32,
     },
-    /// End a consumer or subscription, after its last reservation is resolved and no `Reserve` waits. Completes `Done`
-    /// once its position, or its deletion, is durable; that ends the `Attach` or `Subscribe` too.
+    /// End a consumer or subscription, after its last reservation is resolved and no `Reserve` waits.
+    /// Completes `Done` once its position, or its deletion, is durable; that ends the `Attach` or
+    /// `Subscribe` too.
     Unsubscribe {
         /// From `Opened`.
         sub: SubId,
@@ -235,8 +236,8 @@ pub enum Completion {
     Cancelled,
     /// Not carried out; nothing has changed.
     Refused(Refusal),
-    /// Notice: whether the broker can be used. `NotReady` also means that every subscription and reservation made
-    /// before is void: the broker takes back what it had reserved.
+    /// Notice: whether the broker can be used. `NotReady` also means that every subscription and
+    /// reservation made before is void: the broker takes back what it had reserved.
     Ready(Readiness),
 }
 

@@ -1,9 +1,9 @@
-//! From settlements of single deliveries to operations: one `Settle` per reservation for everything that one input
-//! batch settled, with ascending ranges, and never a sequence of another reservation.
+//! From settlements of single deliveries to operations: one `Settle` per reservation for everything that
+//! one input batch settled, with ascending ranges, and never a sequence of another reservation.
 //!
-//! Two kinds of intent are kept apart. The client's can be refused: then its deliveries are pending again. The engine's
-//! own (nack after a timeout, release of what was never seen, accept in mode auto) are tried again until the broker
-//! takes them or has lost the reservation: what was reserved is resolved, once.
+//! Two kinds of intent are kept apart. The client's can be refused: then its deliveries are pending again.
+//! The engine's own (nack after a timeout, release of what was never seen, accept in mode auto) are tried
+//! again until the broker takes them or has lost the reservation: what was reserved is resolved, once.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +61,8 @@ impl Fate {
     }
 }
 
-/// Everything of one reservation that the next flush settles. Nacks of different causes are different entries.
+/// Everything of one reservation that the next flush settles. Nacks of different causes are different
+/// entries.
 #[derive(Debug)]
 pub(crate) struct Entry {
     pub(crate) txn: TxnId,
@@ -187,8 +188,9 @@ impl Record {
 impl Engine {
     /// Settles a delivery, and in a cumulative subscription every earlier one of it that is pending.
     ///
-    /// With `confirm`, [`Event::Settled`] follows once the settlement is as durable as configured, or refused. A
-    /// delivery whose first byte has not left yet cannot be known to a client: settling it is ignored.
+    /// With `confirm`, [`Event::Settled`] follows once the settlement is as durable as configured, or
+    /// refused. A delivery whose first byte has not left yet cannot be known to a client: settling it is
+    /// ignored.
     pub fn settle(
         &mut self,
         now: Instant,
@@ -315,7 +317,8 @@ impl Engine {
         self.answer(&record.confirms, Some(&reason));
     }
 
-    /// A refused delivery is pending again with its old deadline; with the connection gone it is nacked instead.
+    /// A refused delivery is pending again with its old deadline; with the connection gone it is nacked
+    /// instead.
     fn restore(&mut self, sub: SubscriptionKey, slot: Slot, reason: &Refusal) {
         let Some(subscription) = self.subs.get_mut(&sub) else { return };
         subscription.settling -= 1;

@@ -1,4 +1,5 @@
-//! The life of a subscription: attached or gated, reserving as its window allows, and leaving without losing anything.
+//! The life of a subscription: attached or gated, reserving as its window allows, and leaving without
+//! losing anything.
 //!
 //! ```text
 //! Gated -> Attaching -> Live -> (leaving: cancel, release, tell, and when all is settled, unsubscribe) -> gone
@@ -17,8 +18,8 @@ use crate::engine::{Engine, Phase, Request};
 use crate::port::{NackCause, Operation, Refusal};
 use crate::settlement::Sets;
 
-/// A subscription with little free room waits so long for more of it before it reserves, so that a client that settles
-/// one by one does not cause an operation per message.
+/// A subscription with little free room waits so long for more of it before it reserves, so that a client
+/// that settles one by one does not cause an operation per message.
 const TOP_UP_DELAY: Duration = Duration::from_millis(2);
 
 /// The share of free room at which a subscription reserves at once: a quarter of its window.
@@ -153,8 +154,9 @@ impl Engine {
         key
     }
 
-    /// Ends a subscription. What is unwritten is withdrawn and released, then [`Event::Unsubscribed`] follows and
-    /// nothing is delivered any more; what was written can still be settled. In mode auto the output buffer is written.
+    /// Ends a subscription. What is unwritten is withdrawn and released, then [`Event::Unsubscribed`]
+    /// follows and nothing is delivered any more; what was written can still be settled. In mode auto the
+    /// output buffer is written.
     pub fn unsubscribe(&mut self, now: Instant, sub: SubscriptionKey) {
         self.now = now;
         self.flush_publishes();
