@@ -2,7 +2,7 @@
 //! losing anything.
 //!
 //! ```text
-//! Gated -> Attaching -> Live -> (leaving: cancel, release, tell, and when all is settled, unsubscribe) -> gone
+//! Gated -> Attaching -> Live -> leaving: cancel, release, tell; all settled: unsubscribe -> gone
 //!   ^---------'----------'  broker lost: deliveries are late, attached again when it is back
 //! ```
 
