@@ -1,1 +1,13 @@
-//! (under construction)
+//! What the end-to-end tests share: a cluster seen through kubectl, a namespace for each test, and the
+//! order in which tests run.
+//!
+//! The tests read KUBECONFIG and BERTH_E2E_IMAGE and nothing else. They start no cluster: `cargo xtask
+//! cluster up` does, and `cargo xtask test` calls both.
+//!
+//! - [`kubectl`]: commands, and [`kubectl::Namespace`] with `apply`, `get`, `exec`, `logs`, `wait`, `dump`.
+//! - [`suite`]: [`suite::Test`], the groups, and the main function of the test binary.
+//! - [`cluster`]: cutting a node off and healing it.
+
+pub mod cluster;
+pub mod kubectl;
+pub mod suite;

@@ -82,6 +82,8 @@ fn answer(stream: &TcpStream, starts: u64, root: &str) -> io::Result<()> {
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;
     let mut lines = BufReader::new(stream.take(REQUEST_BYTES_MAX)).lines();
     let request = lines.next().transpose()?.unwrap_or_default();
+    // To the end of the head: closing with unread bytes would reset the connection and lose the answer.
+    while lines.next().transpose()?.is_some_and(|line| !line.is_empty()) {}
     let path = request.split(' ').nth(1).unwrap_or_default();
     let (status, body) = match path {
         "/" => ("200 OK", format!("{} {starts} {root}\n", pod())),
