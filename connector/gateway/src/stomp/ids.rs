@@ -1,0 +1,159 @@
+//! Names of deliveries on the wire: message ids and ack tokens, both computed from the delivery and a
+//! secret of the connection, and turned back without a table.
+//!
+//! A token is a keyed permutation of the delivery's number, written as a UUID: opaque, different from every
+//! message-id, and not to be guessed from tokens of other connections. Whether a delivery so named is
+//! pending is the engine's to say.
+
+use std::fmt::Write as _;
+
+use berth_types::DeliveryId;
+
+const HALF: u64 = (1 << 61) - 1;
+const ROUNDS: usize = 6;
+
+/// Makes and reads the names of one connection's deliveries.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ids {
+    session: u64,
+    keys: [u64; ROUNDS],
+}
+
+impl Ids {
+    /// `seed` is 128 random bits that no other connection has.
+    pub(crate) fn new(seed: u128) -> Self {
+        let [high, low] = [(seed >> 64) as u64, seed as u64];
+        let mut keys = [0; ROUNDS];
+        for (round, key) in (1u64..).zip(&mut keys) {
+            *key = mix(high ^ mix(low.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        }
+        Self { session: mix(mix(high).wrapping_add(low)), keys }
+    }
+
+    /// The name of the session: unique on the server, and tells nothing of the seed.
+    pub(crate) fn session(&self) -> String {
+        format!("{:016x}", self.session)
+    }
+
+    /// The message-id of a delivery to a subscription with this id.
+    pub(crate) fn write_message_id(&self, out: &mut String, delivery: DeliveryId, subscription: u32) {
+        out.clear();
+        // Writing to a String cannot fail.
+        write!(out, "{:016x}-{:x}-{subscription:08x}", self.session, delivery.get()).unwrap_or_default();
+    }
+
+    /// The delivery that a message-id of this connection names, and the hash of its subscription's id.
+    pub(crate) fn read_message_id(&self, text: &str) -> Option<(DeliveryId, u32)> {
+        let (session, rest) = text.split_once('-')?;
+        let (delivery, subscription) = rest.split_once('-')?;
+        if session.len() != 16 || hex(session)? != self.session || subscription.len() != 8 {
+            return None;
+        }
+        Some((DeliveryId::new(hex(delivery)?), u32::try_from(hex(subscription)?).ok()?))
+    }
+
+    /// The ack token of a delivery.
+    pub(crate) fn write_token(&self, out: &mut String, delivery: DeliveryId) {
+        let (mut left, mut right) = (delivery.get() >> 61, delivery.get() & HALF);
+        for key in self.keys {
+            (left, right) = (right, left ^ (mix(right ^ key) & HALF));
+        }
+        out.clear();
+        // 122 bits, with the version (4) and the variant of a random UUID (RFC 9562, section 5.4) between
+        // them.
+        let bits = (u128::from(left) << 61) | u128::from(right);
+        let (a, b) = (bits >> 74, (bits >> 62) & 0xfff);
+        let (c, d) = ((bits >> 48) & 0x3fff, bits & 0xffff_ffff_ffff);
+        write!(out, "{:08x}-{:04x}-4{b:03x}-{:04x}-{d:012x}", a >> 16, a & 0xffff, c | 0x8000)
+            .unwrap_or_default();
+    }
+
+    /// The delivery that a token of this connection names.
+    pub(crate) fn read_token(&self, text: &str) -> Option<DeliveryId> {
+        let mut parts = text.split('-');
+        let mut part = |len: usize| parts.next().filter(|part| part.len() == len).and_then(hex);
+        let (a1, a2, b, c, d) = (part(8)?, part(4)?, part(4)?, part(4)?, part(12)?);
+        if parts.next().is_some() || b >> 12 != 4 || c >> 14 != 2 {
+            return None;
+        }
+        let a = (u128::from(a1) << 16) | u128::from(a2);
+        let bits = (a << 74) | (u128::from(b & 0xfff) << 62) | (u128::from(c & 0x3fff) << 48) | u128::from(d);
+        let (mut left, mut right) = ((bits >> 61) as u64 & HALF, bits as u64 & HALF);
+        for key in self.keys.into_iter().rev() {
+            (left, right) = (right ^ (mix(left ^ key) & HALF), left);
+        }
+        // The upper half holds three bits of the number and zeros: a guess fails here.
+        (left < 8).then(|| DeliveryId::new((left << 61) | right))
+    }
+}
+
+/// The hash of a subscription's id that its message ids carry, so that an ACK of 1.1 can be held against
+/// both.
+pub(crate) fn hash(subscription: &str) -> u32 {
+    // FNV-1a: short keys, no secrets.
+    subscription.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// Lower-case hexadecimal digits only, as we write them.
+fn hex(text: &str) -> Option<u64> {
+    let is_ours = !text.is_empty() && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    if is_ours { u64::from_str_radix(text, 16).ok() } else { None }
+}
+
+/// The finalizer of splitmix64: every bit of the input moves every bit of the output.
+const fn mix(mut x: u64) -> u64 {
+    x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn token(ids: &Ids, delivery: u64) -> String {
+        let mut out = String::new();
+        ids.write_token(&mut out, DeliveryId::new(delivery));
+        out
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(256))]
+        #[test]
+        fn names_turn_back(seed: u128, delivery: u64, subscription: u32) {
+            let ids = Ids::new(seed);
+            let text = token(&ids, delivery);
+            prop_assert_eq!(text.len(), 36);
+            prop_assert_eq!(ids.read_token(&text), Some(DeliveryId::new(delivery)));
+            prop_assert_eq!(Ids::new(seed ^ 1).read_token(&text), None, "another connection's");
+            let mut message_id = String::new();
+            ids.write_message_id(&mut message_id, DeliveryId::new(delivery), subscription);
+            prop_assert_eq!(
+                ids.read_message_id(&message_id),
+                Some((DeliveryId::new(delivery), subscription))
+            );
+            prop_assert_eq!(Ids::new(seed ^ 1).read_message_id(&message_id), None);
+            prop_assert_eq!(ids.read_token(&message_id), None);
+            prop_assert_ne!(text, message_id);
+        }
+
+        #[test]
+        fn any_text_is_read_without_harm(text in "[0-9a-f-]{0,40}") {
+            let ids = Ids::new(7);
+            prop_assert_eq!(ids.read_token(&text), None);
+            prop_assert_eq!(ids.read_message_id(&text), None);
+        }
+    }
+
+    #[test]
+    fn tokens_look_random_and_are_all_different() {
+        let ids = Ids::new(1);
+        let tokens: std::collections::BTreeSet<String> = (0..10_000).map(|d| token(&ids, d)).collect();
+        assert_eq!(tokens.len(), 10_000);
+        assert!(tokens.iter().all(|t| t.as_bytes()[14] == b'4' && b"89ab".contains(&t.as_bytes()[19])));
+        let first: std::collections::BTreeSet<&str> = tokens.iter().map(|t| &t[..8]).collect();
+        assert!(first.len() > 9_900, "neighbours share no prefix");
+    }
+}
