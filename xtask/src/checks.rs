@@ -1,5 +1,6 @@
 //! The stages of `cargo xtask test`, in the order that finds a mistake soonest.
 
+use crate::cluster;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "tidy", budget_min: 1, run: tidy },
     Stage { name: "clippy", budget_min: 5, run: clippy },
     Stage { name: "unit", budget_min: 10, run: || cargo(&["test", "--workspace", "--locked"]) },
+    Stage { name: "cluster", budget_min: 10, run: || cluster::with_cluster(end_to_end) },
 ];
 
 /// Runs every stage, or the one named, and prints how long each took.
@@ -86,6 +88,13 @@ fn is_generated(path: &Path) -> bool {
 
 fn clippy() -> Result<()> {
     cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+}
+
+fn end_to_end(kubeconfig: &Path) -> Result<()> {
+    let mut command = Command::new("cargo");
+    command.args(["test", "-p", "berth-e2e", "--test", "it", "--locked"]).env("KUBECONFIG", kubeconfig);
+    ensure!(command.status().context("running cargo")?.success(), "the end-to-end tests failed");
+    Ok(())
 }
 
 fn cargo(args: &[&str]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 use super::kind::{self, Engine};
 use super::layout;
+use super::local;
 use anyhow::{Result, ensure};
 use std::env;
 use std::fs;
@@ -36,7 +37,7 @@ pub(crate) fn choose() -> Result<Cluster> {
         return Ok(Cluster::Foreign(path));
     }
     // A local cluster that is up stays the one that is meant, also when an engine is started later.
-    if layout::state("boot").exists() {
+    if local::is_up() {
         return Ok(Cluster::Local);
     }
     Ok(kind::engine().map_or(Cluster::Local, Cluster::Kind))

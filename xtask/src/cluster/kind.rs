@@ -87,6 +87,11 @@ fn start_provisioner(engine: Engine, kubectl: &Path, node: &str) -> Result<()> {
     processes.ensure(&Part::new("provisioner", &program, &args)).map(drop)
 }
 
+/// Whether there is such a cluster.
+pub(crate) fn is_up(engine: Engine) -> Result<bool> {
+    exists(engine, &installed_or_built("kind")?)
+}
+
 /// Deletes the cluster, its volumes and our processes.
 pub(crate) fn down(engine: Engine) -> Result<()> {
     let processes = Processes::new(folder(), false);

@@ -53,6 +53,11 @@ pub(crate) fn down() -> Result<()> {
     take_down()
 }
 
+/// Whether `up` was called since the last `down`; the cluster may still want a repair.
+pub(crate) fn is_up() -> bool {
+    state("boot").exists()
+}
+
 /// Loads an image into every node.
 pub(crate) fn load(image: &Path) -> Result<()> {
     ensure_up()?;
@@ -68,7 +73,7 @@ pub(crate) fn set_cut(name: &str, is_cut: bool) -> Result<()> {
 
 fn ensure_up() -> Result<()> {
     ensure_root()?;
-    ensure!(state("boot").exists(), "the cluster is not up: cargo xtask cluster up");
+    ensure!(is_up(), "the cluster is not up: cargo xtask cluster up");
     Ok(())
 }
 

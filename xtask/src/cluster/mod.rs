@@ -96,6 +96,25 @@ fn up(cluster: &Cluster) -> Result<()> {
     Ok(())
 }
 
+/// Runs `work` with a cluster that is up. One that was up before stays up; else it goes down again, also when
+/// the work failed.
+pub(crate) fn with_cluster(work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let cluster = choose()?;
+    let was_up = match &cluster {
+        Cluster::Local => local::is_up(),
+        Cluster::Kind(engine) => kind::is_up(*engine)?,
+        Cluster::Foreign(_) => true,
+    };
+    let result = up(&cluster).and_then(|()| work(&kubeconfig(&cluster)));
+    let down = match &cluster {
+        _ if was_up => Ok(()),
+        Cluster::Local => local::down(),
+        Cluster::Kind(engine) => kind::down(*engine),
+        Cluster::Foreign(_) => Ok(()),
+    };
+    result.and(down)
+}
+
 fn kubeconfig(cluster: &Cluster) -> PathBuf {
     match cluster {
         Cluster::Local => layout::kubeconfig(),
