@@ -118,6 +118,9 @@ pub enum Event {
         /// Which one.
         delivery: DeliveryId,
     },
+    /// A subscription has given up on the socket until it takes a byte. When nothing waits in the output
+    /// buffer, put something harmless there (STOMP: an end of line), or nobody would ever find out.
+    Probe,
     /// The delivery is not pending any more, and not by the client: its ack timeout or the broker ended it.
     /// Settling it from now on is ignored.
     Ended {

@@ -34,8 +34,9 @@ pub(crate) enum State {
     Started,
     /// Its last byte is in the socket.
     Written,
-    /// The client has settled it; the broker has not answered yet. Not in its subscription's list.
-    Settling,
+    /// The client has settled it, perhaps before its last byte was sent; the broker has not answered yet.
+    /// Not in its subscription's list.
+    Settling { is_written: bool },
     /// No delivery.
     Free,
 }
@@ -167,15 +168,25 @@ impl Deliveries {
         self::slot(self.at(slot).next)
     }
 
-    /// Moves a delivery to another state; the list's boundary follows when it leaves or re-enters the
-    /// unwritten ones.
-    pub(crate) fn set_state(&mut self, list: &mut List, slot: Slot, state: State, since: Instant) {
+    /// Notes how far the socket has come with a delivery, settled or not; the list's boundary follows when
+    /// it leaves the unwritten ones.
+    pub(crate) fn set_progress(&mut self, list: &mut List, slot: Slot, is_written: bool, since: Instant) {
         let delivery = &mut self.slots[slot.0 as usize];
         let next = delivery.next;
-        (delivery.state, delivery.since) = (state, since);
-        if list.unwritten == slot.0 && !state.is_unwritten() {
+        delivery.since = since;
+        if let State::Settling { .. } = delivery.state {
+            delivery.state = State::Settling { is_written };
+            return;
+        }
+        delivery.state = if is_written { State::Written } else { State::Started };
+        if list.unwritten == slot.0 {
             list.unwritten = next;
         }
+    }
+
+    /// Marks an unwritten delivery as asked back from the output buffer.
+    pub(crate) fn mark_withdrawing(&mut self, slot: Slot) {
+        self.slots[slot.0 as usize].state = State::Withdrawing;
     }
 
     /// Takes a delivery out of its list; it keeps its place in the table.
@@ -197,10 +208,11 @@ impl Deliveries {
 
     /// Marks an unlinked delivery as settling.
     pub(crate) fn mark_settling(&mut self, slot: Slot) {
-        self.slots[slot.0 as usize].state = State::Settling;
+        let delivery = &mut self.slots[slot.0 as usize];
+        delivery.state = State::Settling { is_written: delivery.state == State::Written };
     }
 
-    /// Puts a settling delivery back into its list, at its place in delivery order, as written.
+    /// Puts a settling delivery back into its list, at its place in delivery order.
     pub(crate) fn relink(&mut self, list: &mut List, slot: Slot) {
         let id = self.at(slot).id;
         let mut next = list.head;
@@ -211,7 +223,9 @@ impl Deliveries {
         }
         let prev = self.slots.get(next as usize).map_or(list.tail, |delivery| delivery.prev);
         let delivery = &mut self.slots[slot.0 as usize];
-        (delivery.state, delivery.prev, delivery.next) = (State::Written, prev, next);
+        let is_written = delivery.state == State::Settling { is_written: true };
+        delivery.state = if is_written { State::Written } else { State::Started };
+        (delivery.prev, delivery.next) = (prev, next);
         match self.slots.get_mut(prev as usize) {
             Some(before) => before.next = slot.0,
             None => list.head = slot.0,
@@ -291,7 +305,7 @@ mod tests {
         let all: Vec<_> = (0..4).map(|_| push(&mut deliveries, &mut list)).collect();
         for id in &all[..3] {
             let slot = deliveries.find(*id).unwrap();
-            deliveries.set_state(&mut list, slot, State::Written, Instant::ZERO);
+            deliveries.set_progress(&mut list, slot, true, Instant::ZERO);
         }
         for at in [1, 0, 2] {
             let slot = deliveries.find(all[at]).unwrap();
@@ -314,7 +328,7 @@ mod tests {
         let all: Vec<_> = (0..3).map(|_| push(&mut deliveries, &mut list)).collect();
         let slots: Vec<_> = all.iter().map(|id| deliveries.find(*id).unwrap()).collect();
         assert_eq!(list.first_unwritten(), Some(slots[0]));
-        deliveries.set_state(&mut list, slots[0], State::Started, Instant::ZERO);
+        deliveries.set_progress(&mut list, slots[0], false, Instant::ZERO);
         assert_eq!(list.first_unwritten(), Some(slots[1]));
         deliveries.unlink(&mut list, slots[1]);
         deliveries.free(slots[1]);

@@ -19,12 +19,13 @@ impl Engine {
         let Some((slot, key)) = self.unfinished(delivery) else { return };
         let local = self.deadlines.local(now);
         let Some(subscription) = self.subs.get_mut(&key) else { return };
-        self.deliveries.set_state(&mut subscription.list, slot, State::Written, local);
+        self.deliveries.set_progress(&mut subscription.list, slot, true, local);
         if subscription.mode == Mode::Auto {
             self.deliveries.unlink(&mut subscription.list, slot);
             self.deliveries.free(slot);
             self.mark_dirty(key);
         } else if let Some(timeout) = subscription.ack_timeout {
+            // Also when it is settling: the entry is only early then.
             self.arm_delivery(key, local + timeout);
         }
         self.advance_if_leaving(key);
@@ -37,7 +38,7 @@ impl Engine {
         let Some((slot, key)) = self.unfinished(delivery) else { return };
         let local = self.deadlines.local(now);
         let Some(subscription) = self.subs.get_mut(&key) else { return };
-        self.deliveries.set_state(&mut subscription.list, slot, State::Started, local);
+        self.deliveries.set_progress(&mut subscription.list, slot, false, local);
         self.advance_if_leaving(key);
     }
 
@@ -54,6 +55,7 @@ impl Engine {
         self.stats.withdrawn += 1;
         self.settle_own(txn, seq, self.release_fate());
         self.mark_dirty(key);
+        self.probe();
     }
 
     /// The socket took at least one byte of whatever kind: subscriptions that had given up on it reserve
@@ -70,7 +72,7 @@ impl Engine {
     fn unfinished(&self, delivery: DeliveryId) -> Option<(Slot, SubscriptionKey)> {
         let slot = self.deliveries.find(delivery)?;
         let found = self.deliveries.at(slot);
-        let is_unfinished = matches!(found.state, State::Reserved | State::Withdrawing | State::Started);
+        let is_unfinished = !matches!(found.state, State::Written | State::Settling { is_written: true });
         is_unfinished.then_some((slot, found.sub))
     }
 
@@ -167,6 +169,7 @@ impl Engine {
             self.arm_delivery(key, at);
         }
         self.mark_dirty(key);
+        self.probe();
     }
 
     fn expire(&mut self, key: SubscriptionKey, slot: Slot) {
@@ -196,7 +199,7 @@ impl Engine {
                 if found.since + timeout > local {
                     return Some(found.since + timeout);
                 }
-                self.withdraw(key, here);
+                self.withdraw(here);
                 self.stall(key);
             }
             slot = self.deliveries.after(here);
@@ -212,12 +215,17 @@ impl Engine {
         }
     }
 
-    fn withdraw(&mut self, key: SubscriptionKey, slot: Slot) {
-        let (delivery, since) = (self.deliveries.at(slot).id, self.deliveries.at(slot).since);
-        if let Some(subscription) = self.subs.get_mut(&key) {
-            self.deliveries.set_state(&mut subscription.list, slot, State::Withdrawing, since);
-            self.events.push_back(Event::Withdraw { delivery });
+    /// Asks for a byte in the output when something waits for one and the output may have run empty.
+    fn probe(&mut self) {
+        if self.is_stalled && !matches!(self.events.back(), Some(Event::Probe)) {
+            self.events.push_back(Event::Probe);
         }
+    }
+
+    fn withdraw(&mut self, slot: Slot) {
+        self.deliveries.mark_withdrawing(slot);
+        let delivery = self.deliveries.at(slot).id;
+        self.events.push_back(Event::Withdraw { delivery });
     }
 
     /// Asks for everything unwritten of a subscription. What an auto subscription has in the buffer is
@@ -229,7 +237,7 @@ impl Engine {
         let mut slot = self.subs.get(&key).and_then(|sub| sub.list.first_unwritten());
         while let Some(here) = slot {
             if self.deliveries.at(here).state == State::Reserved {
-                self.withdraw(key, here);
+                self.withdraw(here);
             }
             slot = self.deliveries.after(here);
         }

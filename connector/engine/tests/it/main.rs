@@ -1,0 +1,7 @@
+//! The engine as a whole, without sockets, clocks or a broker.
+
+#![allow(clippy::unwrap_used, reason = "all of this crate is tests")]
+
+mod cases;
+mod model;
+mod scripted;
