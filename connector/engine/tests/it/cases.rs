@@ -296,6 +296,32 @@ fn a_delivery_that_the_socket_does_not_take_goes_back_and_none_follows_until_it_
 }
 
 #[test]
+fn a_refused_settlement_leaves_the_delivery_pending_with_its_old_deadline() {
+    let mut engine = engine();
+    let (_, op) = live(&mut engine, Mode::Cumulative, 2);
+    let all = hand_out(&mut engine, op, 1, 1..=2);
+    write(&mut engine, at(10_000), &all[..1]);
+    engine.handle_write_progress(at(10_000), all[1]);
+    operations(&mut engine);
+    // A client that settles on the first bytes; the last ones leave while the broker thinks.
+    assert_eq!(engine.settle(at(15_000), all[1], Outcome::Accepted, None), Settlement::Accepted(2));
+    let (settle, _) = engine.poll_operation().expect("an ack");
+    engine.handle_written(at(20_000), all[1]);
+    assert_eq!(engine.settle(at(20_001), all[1], Outcome::Accepted, None), Settlement::Ignored, "once");
+    engine.handle_completion(at(21_000), Some(settle), Completion::Refused(Refusal::StorageFull));
+    for expected in &all {
+        let Some(Event::SettlementRefused { delivery, reason }) = engine.poll_event() else { panic!() };
+        assert_eq!((delivery, reason), (*expected, Refusal::StorageFull));
+    }
+    for (due, seq) in [(40_000, 1), (50_000, 2)] {
+        engine.handle_timeout(at(due - 1));
+        assert!(settles(&mut engine).is_empty(), "not before its old deadline");
+        engine.handle_timeout(at(due));
+        assert_eq!(settles(&mut engine), [(1, ranges([]), ranges([seq]), ranges([]))]);
+    }
+}
+
+#[test]
 fn deadlines_rest_while_the_server_does_not_read() {
     let mut engine = engine();
     let (_, op) = live(&mut engine, Mode::Individual, 1);

@@ -86,9 +86,8 @@ impl Scripted {
             Operation::Attach { channel } => Waiting::Attach(channel.as_str().into()),
             Operation::Reserve { sub, max, max_bytes, .. } => {
                 assert!(max >= 1 && max_bytes >= 1);
-                let others = self.waiting.iter().filter(
-                    |(_, w)| matches!(w, Waiting::Reserve { sub: other, cancelled, .. } if *other == sub && !cancelled),
-                );
+                let is_other = |waiting: &Waiting| matches!(waiting, Waiting::Reserve { sub: s, cancelled: false, .. } if *s == sub);
+                let others = self.waiting.iter().filter(|(_, waiting)| is_other(waiting));
                 assert_eq!(others.count(), 0, "one reservation at a time");
                 Waiting::Reserve { sub, max, cancelled: false }
             }
