@@ -86,9 +86,7 @@ impl Scripted {
             Operation::Attach { channel } => Waiting::Attach(channel.as_str().into()),
             Operation::Reserve { sub, max, max_bytes, .. } => {
                 assert!(max >= 1 && max_bytes >= 1);
-                let is_other = |waiting: &Waiting| matches!(waiting, Waiting::Reserve { sub: s, cancelled: false, .. } if *s == sub);
-                let others = self.waiting.iter().filter(|(_, waiting)| is_other(waiting));
-                assert_eq!(others.count(), 0, "one reservation at a time");
+                assert!(!self.has_reserve(sub), "one reservation at a time");
                 Waiting::Reserve { sub, max, cancelled: false }
             }
             Operation::Cancel { op } => {
@@ -121,16 +119,18 @@ impl Scripted {
                 Waiting::Publish(batch.len())
             }
             Operation::Unsubscribe { sub, .. } => {
-                let reserves = self
-                    .waiting
-                    .iter()
-                    .any(|(_, w)| matches!(w, Waiting::Reserve { sub: other, .. } if *other == sub));
-                assert!(!reserves, "unsubscribed with a reservation waiting");
+                assert!(!self.has_reserve(sub), "unsubscribed with a reservation waiting");
                 Waiting::Unsubscribe(sub)
             }
             other => panic!("not used by queues: {other:?}"),
         };
         self.waiting.push((op, waiting));
+    }
+
+    /// Whether a reservation waits that nobody has cancelled.
+    fn has_reserve(&self, of: SubId) -> bool {
+        let of_sub = |w: &Waiting| matches!(w, Waiting::Reserve { sub, cancelled: false, .. } if *sub == of);
+        self.waiting.iter().any(|(_, waiting)| of_sub(waiting))
     }
 
     /// Answers one of the operations that wait, if it can be answered: `pick` says which, `odds` how.
