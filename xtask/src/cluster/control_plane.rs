@@ -26,6 +26,11 @@ pub(crate) fn ensure(processes: &Processes, tools: &Tools) -> Result<bool> {
     Ok(etcd | api | controllers | scheduler)
 }
 
+/// Whether etcd has kept something.
+pub(crate) fn has_data() -> bool {
+    Path::new(MEMORY).join("etcd/member/wal").is_dir()
+}
+
 /// Whether the API server says that it is ready.
 pub(crate) fn is_ready(tools: &Tools) -> bool {
     let config = format!("--kubeconfig={}", kubeconfig().display());

@@ -11,13 +11,19 @@ use super::process::{Part, Processes};
 use super::tools::{self, Tools};
 use super::{cgroup, control_plane, dns, images, machine, mounts, network, node, pki, provisioner, shell};
 use anyhow::{Context, Result, bail, ensure};
+use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+/// The socket of `kubectl proxy`, in the run folder.
+const SOCKET: &str = "api.sock";
 const READY_IN: Duration = Duration::from_secs(90);
+/// A part that ends more often than this is broken.
+const STARTS_MAX: u32 = 4;
 const DETACHED: [&str; 3] = ["provisioner", "provisioner-api", dns::PART];
 
 /// Brings the cluster up, or repairs it.
@@ -32,18 +38,32 @@ pub(crate) fn up() -> Result<()> {
         println!("the machine was restarted: starting from nothing");
         take_down()?;
     }
-    let mut attempt = start(&tools, &images).and_then(|()| wait_ready(&tools));
+    let mut attempt = start_patiently(&tools, &images);
     if let Err(error) = attempt {
         println!("the cluster cannot be repaired ({error:#}): starting from nothing");
         keep_logs();
         take_down()?;
-        attempt = start(&tools, &images).and_then(|()| wait_ready(&tools));
+        attempt = start_patiently(&tools, &images);
     }
     attempt.with_context(|| {
         format!("the cluster is not ready; logs are in {}", state("parts/logs").display())
     })?;
     println!("the cluster is up after {:.1} s", begun.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// A part that ends while others come up is started again: it may have waited for them too briefly, or have
+/// been dying when we looked.
+fn start_patiently(tools: &Tools, images: &images::Images) -> Result<()> {
+    let mut tries = 0;
+    loop {
+        let result = start(tools, images).and_then(|()| wait_ready(tools));
+        tries += 1;
+        match result {
+            Err(error) if error.is::<Ended>() && tries < STARTS_MAX => println!("{error}; starting it again"),
+            other => return other,
+        }
+    }
 }
 
 /// Takes the cluster down; harmless when there is none.
@@ -89,6 +109,12 @@ fn start(tools: &Tools, images: &images::Images) -> Result<()> {
     }
     shell::write_file(&state("boot"), &machine::boot())?;
     machine::remember()?;
+    // Objects were signed with these keys and lie in this data: without them nothing fits together any more.
+    let applied = state("applied");
+    if applied.exists() {
+        ensure!(pki::is_complete(), "certificates are missing");
+        ensure!(control_plane::has_data(), "the data of etcd is missing");
+    }
     network::up()?;
     pki::ensure()?;
     let processes = processes();
@@ -100,37 +126,60 @@ fn start(tools: &Tools, images: &images::Images) -> Result<()> {
     for name in ["kubectl", "helm"] {
         super::link(&tools.program(name), &state("bin").join(name))?;
     }
-    wait("the API server", || control_plane::is_ready(tools))?;
+    wait("the API server", &control_plane::PARTS, || control_plane::is_ready(tools))?;
     let manifests = [dns::manifest(), provisioner::manifest(), super::marker("local", images::TESTPOD_IMAGE)]
         .join("---\n");
-    let applied = state("applied");
     if started || fs::read_to_string(&applied).ok().as_deref() != Some(&manifests) {
         super::apply(&tools.program("kubectl"), &layout::kubeconfig(), &manifests)?;
         shell::write_file(&applied, &manifests)?;
     }
     dns::ensure(&processes, tools)?;
-    let socket = layout::run("api.sock");
+    let socket = layout::run(SOCKET);
+    if !socket.exists() {
+        processes.stop("provisioner-api", Duration::ZERO)?;
+    }
     processes.ensure(&super::api_proxy(&tools.program("kubectl"), &layout::kubeconfig(), &socket))?;
     let program = super::copy_program(&state("bin"))?;
     let args = super::provisioner_args(&socket, &node::volumes().display().to_string());
     processes.ensure(&Part::new("provisioner", &program, &args)).map(drop)
 }
 
-/// Ready: both nodes say so, DNS answers through its Service, and so does the API server.
+/// Ready: every part is well, both nodes say so, and DNS answers through its Service.
 fn wait_ready(tools: &Tools) -> Result<()> {
-    wait("nodes that are ready", || ready_nodes(tools) == Node::all().count())?;
+    let recorded = processes().recorded();
+    let all: Vec<_> = recorded.iter().map(String::as_str).collect();
+    wait("the parts of the nodes", &all, || Node::all().all(node::is_healthy))?;
+    wait("nodes that are ready", &all, || ready_nodes(tools) == Node::all().count())?;
     let name = "kubernetes.default.svc.cluster.local";
-    wait("DNS", || dns::resolve(name).is_ok_and(|address| address.to_string() == layout::API_SERVICE))?;
-    // A part that cannot live has had time to die by now.
-    let (processes, mut dead) = (processes(), Vec::new());
-    for part in processes.recorded() {
-        if processes.running(&part).is_none() {
-            dead.push(part);
-        }
-    }
-    ensure!(dead.is_empty(), "{} ended by itself", dead.join(", "));
-    Ok(())
+    wait("DNS", &all, || dns::resolve(name).is_ok_and(|address| address.to_string() == layout::API_SERVICE))?;
+    wait("the provisioner", &all, || UnixStream::connect(layout::run(SOCKET)).is_ok())?;
+    // Without it the first pod that a person makes is refused.
+    let config = layout::kubeconfig().display().to_string();
+    let account = ["--kubeconfig", &config, "get", "serviceaccount", "default"];
+    wait("the default service account", &all, || shell::succeeds(tools.program("kubectl"), &account))?;
+    // Once more, for what has ended since it was last looked at.
+    ensure_alive(&all)
 }
+
+fn ensure_alive(parts: &[&str]) -> Result<()> {
+    let processes = processes();
+    match parts.iter().find(|part| processes.running(part).is_none()) {
+        Some(part) => Err(anyhow::Error::new(Ended((*part).to_owned()))),
+        None => Ok(()),
+    }
+}
+
+/// A part has ended by itself.
+#[derive(Debug)]
+struct Ended(String);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ended by itself (log: {})", self.0, processes().log(&self.0).display())
+    }
+}
+
+impl std::error::Error for Ended {}
 
 fn ready_nodes(tools: &Tools) -> usize {
     let config = layout::kubeconfig().display().to_string();
@@ -140,13 +189,15 @@ fn ready_nodes(tools: &Tools) -> usize {
     printed.split_whitespace().filter(|status| *status == "True").count()
 }
 
-fn wait(what: &str, mut is_there: impl FnMut() -> bool) -> Result<()> {
+/// Waits for something that needs these parts; ends as soon as one of them does.
+fn wait(what: &str, parts: &[&str], mut is_there: impl FnMut() -> bool) -> Result<()> {
     let begun = Instant::now();
     while !is_there() {
+        ensure_alive(parts)?;
         if begun.elapsed() > READY_IN {
             bail!("waited {} s for {what}", READY_IN.as_secs());
         }
-        sleep(Duration::from_millis(200));
+        sleep(Duration::from_millis(100));
     }
     Ok(())
 }

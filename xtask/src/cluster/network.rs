@@ -41,6 +41,8 @@ fn connect(node: Node) -> Result<()> {
         fs::create_dir_all(run("netns"))?;
         fs::write(&netns, "")?;
         shell::run("unshare", &[&format!("--net={path}"), "true"])?;
+        // Its other end is in a namespace that nobody can find any more.
+        remove_link(&node.cable())?;
     }
     if !has_link(&node.cable()) {
         ip(&["link", "add", &node.cable(), "type", "veth", "peer", "name", "eth0", "netns", &path])?;
@@ -84,11 +86,13 @@ pub(crate) fn is_in(node: Node, pid: u32) -> bool {
 /// Removes cables and bridge. Namespaces go with their mounts; the fence stays until `unfence`.
 pub(crate) fn down() -> Result<()> {
     for link in Node::all().map(Node::cable).chain([BRIDGE.to_owned()]) {
-        if has_link(&link) {
-            ip(&["link", "delete", &link])?;
-        }
+        remove_link(&link)?;
     }
     Ok(())
+}
+
+fn remove_link(name: &str) -> Result<()> {
+    if has_link(name) { ip(&["link", "delete", name]) } else { Ok(()) }
 }
 
 /// Removes the unreachable routes: the very last act of going down.

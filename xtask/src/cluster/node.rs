@@ -10,6 +10,8 @@ use super::tools::Tools;
 use super::{cgroup, control_plane, mounts, network, pki, shell};
 use anyhow::{Context, Result, bail};
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
@@ -32,6 +34,10 @@ pub(crate) fn ensure(processes: &Processes, tools: &Tools, node: Node, images: &
         wipe(processes, node)?;
     }
     cgroup::make_node(node)?;
+    // One whose socket was removed runs on and cannot be reached.
+    if !node.socket().exists() {
+        processes.stop(&part_name(node, "containerd"), Duration::from_secs(2))?;
+    }
     let containerd = processes.ensure(&containerd(node)?)?;
     wait_for_socket(node)?;
     for image in images {
@@ -40,6 +46,22 @@ pub(crate) fn ensure(processes: &Processes, tools: &Tools, node: Node, images: &
     let kubelet = processes.ensure(&kubelet(tools, node)?)?;
     let proxy = processes.ensure(&proxy(tools, node)?)?;
     Ok(lost | containerd | kubelet | proxy)
+}
+
+/// Whether kubelet and kube-proxy say that they are well. A node stays Ready for a while without them.
+pub(crate) fn is_healthy(node: Node) -> bool {
+    [10248, 10256].into_iter().all(|port| is_well(&node.address(), port).unwrap_or(false))
+}
+
+fn is_well(address: &str, port: u16) -> Result<bool> {
+    let target = SocketAddr::new(address.parse()?, port);
+    let patience = Duration::from_secs(2);
+    let mut stream = TcpStream::connect_timeout(&target, patience)?;
+    stream.set_read_timeout(Some(patience))?;
+    stream.write_all(b"GET /healthz HTTP/1.0\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer.split(' ').nth(1) == Some("200"))
 }
 
 /// Loads an image into the node. The same name is replaced.
@@ -165,6 +187,7 @@ fn kubelet(tools: &Tools, node: Node) -> Result<Part> {
         r#"apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 address: {address}
+healthzBindAddress: {address}
 authentication:
   anonymous: {{ enabled: false }}
   webhook: {{ enabled: true }}

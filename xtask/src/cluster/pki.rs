@@ -18,13 +18,16 @@ struct Leaf {
     names: String,
 }
 
+/// Whether everything is there.
+pub(crate) fn is_complete() -> bool {
+    state("pki/complete").exists()
+        && leaves().iter().all(|leaf| path(&leaf.file, "crt").exists() && path(&leaf.file, "key").exists())
+        && kubeconfig().exists()
+}
+
 /// Makes all keys, certificates and kubeconfig files unless they are complete.
 pub(crate) fn ensure() -> Result<()> {
-    let complete = state("pki/complete");
-    if complete.exists()
-        && leaves().iter().all(|leaf| path(&leaf.file, "crt").exists())
-        && kubeconfig().exists()
-    {
+    if is_complete() {
         return Ok(());
     }
     let folder = state("pki");
@@ -46,7 +49,7 @@ pub(crate) fn ensure() -> Result<()> {
         fs::set_permissions(&target, fs::Permissions::from_mode(0o600))?;
     }
     fs::copy(path("admin", "kubeconfig"), kubeconfig()).context("writing the administrator's kubeconfig")?;
-    fs::write(complete, "")?;
+    fs::write(state("pki/complete"), "")?;
     Ok(())
 }
 

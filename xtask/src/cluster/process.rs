@@ -58,7 +58,9 @@ impl Processes {
         if self.running(&part.name).is_some_and(|process| process.mark == mark && !process.frozen) {
             return Ok(false);
         }
-        self.stop(&part.name, Duration::from_secs(5))?;
+        // A frozen process hears nothing: no point in asking it.
+        let frozen = self.running(&part.name).is_some_and(|process| process.frozen);
+        self.stop(&part.name, if frozen { Duration::ZERO } else { Duration::from_secs(5) })?;
         fs::create_dir_all(self.folder.join("logs"))?;
         let group = if self.confined { cgroup::make(&part.name)? } else { String::new() };
         let log = self.log(&part.name);
