@@ -1,0 +1,260 @@
+//! Reservations and how they end.
+//!
+//! Every sequence of a reservation is resolved once. A settlement names sequences of one reservation of its
+//! own connection that are still open, each once; else it is refused and nothing has changed.
+
+use berth_engine::port::{Completion, NackCause, Refusal};
+use berth_log::{Appended, Purpose, Refused};
+use berth_types::{ConnectionId, OpId, Ranges, Seq, TxnId};
+
+use crate::broker::Broker;
+use crate::index::Entry;
+use crate::job::{Job, Ran};
+use crate::journal::{Durable, Part};
+use crate::record::{ChannelId, Requeue, SmallFact};
+
+/// A reservation with open deliveries.
+#[derive(Debug)]
+pub(crate) struct Txn {
+    pub(crate) connection: ConnectionId,
+    pub(crate) channel: ChannelId,
+    /// In order of their sequences.
+    pub(crate) items: Vec<Item>,
+    pub(crate) open: u32,
+}
+
+/// One delivery of a reservation.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) seq: Seq,
+    pub(crate) entry: Entry,
+    pub(crate) is_open: bool,
+}
+
+/// What a client wants to become of its deliveries.
+#[derive(Debug, Default)]
+pub(crate) struct Wish {
+    pub(crate) ack: Ranges,
+    pub(crate) nack: Ranges,
+    pub(crate) release: Ranges,
+    pub(crate) reject: Ranges,
+    pub(crate) cause: NackCause,
+}
+
+/// Deliveries that a settlement has taken: no other one can name them.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    pub(crate) txn: TxnId,
+    pub(crate) channel: ChannelId,
+    /// Places in the reservation, for each outcome ascending.
+    gone: Vec<usize>,
+    nacked: Vec<usize>,
+    released: Vec<usize>,
+}
+
+impl Txn {
+    /// Takes the open deliveries that `ranges` name; false when one of them is not open or not here. What was
+    /// taken stands in `taken` in either case.
+    fn take(&mut self, ranges: &Ranges, taken: &mut Vec<usize>) -> bool {
+        for (first, last) in ranges.as_slice() {
+            let mut at = self.items.partition_point(|item| item.seq < *first);
+            let before = taken.len();
+            while let Some(item) = self.items.get_mut(at).filter(|item| item.seq <= *last) {
+                if !std::mem::replace(&mut item.is_open, false) {
+                    return false;
+                }
+                taken.push(at);
+                at += 1;
+            }
+            if (taken.len() - before) as u64 != last.get() - first.get() + 1 {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Wish {
+    /// Whether something ends by it.
+    pub(crate) fn settles(&self) -> bool {
+        !self.ack.is_empty() || !self.reject.is_empty()
+    }
+}
+
+impl Claim {
+    fn is_empty(&self) -> bool {
+        self.gone.is_empty() && self.nacked.is_empty()
+    }
+}
+
+impl Broker {
+    /// Carries out `Settle`.
+    pub(crate) fn run_settle(
+        &mut self,
+        connection: ConnectionId,
+        op: OpId,
+        txn: TxnId,
+        wish: Wish,
+        confirm: bool,
+    ) -> Ran {
+        let Some(claim) = self.claim(connection, txn, &wish) else {
+            self.stats.unknown_settlements += 1;
+            self.complete(connection, op, Completion::Refused(Refusal::Unknown));
+            return Ran::Done;
+        };
+        match self.append_settlement(&claim, &wish) {
+            Ok(appended) => {
+                self.apply(claim, &wish, appended);
+                match appended {
+                    Some(appended) if confirm => {
+                        let completion = Completion::Settled;
+                        let then = Durable::Completed { connection, op, completion };
+                        self.journal.when_durable(appended.lsn, then);
+                    }
+                    _ => self.complete(connection, op, Completion::Settled),
+                }
+                Ran::Done
+            }
+            Err(refused) => {
+                self.unclaim(claim);
+                match refused {
+                    Refused::Busy => Ran::Stalled(Job::Settle { connection, op, txn, wish, confirm }),
+                    refused => {
+                        self.complete(connection, op, Completion::Refused(refusal(refused)));
+                        Ran::Done
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes back what is open of a reservation whose connection is gone.
+    pub(crate) fn run_abandon(&mut self, txn: TxnId, cause: NackCause) -> Ran {
+        let Some(reservation) = self.txns.get(&txn) else { return Ran::Done };
+        let open = reservation.items.iter().filter(|item| item.is_open);
+        let nack: Ranges = open.map(|item| item.seq).collect();
+        let wish = Wish { nack, cause, ..Wish::default() };
+        let connection = reservation.connection;
+        let claim = self.claim(connection, txn, &wish).expect("open deliveries can be claimed");
+        match self.append_settlement(&claim, &wish) {
+            Ok(appended) => self.apply(claim, &wish, appended),
+            Err(refused) => {
+                self.unclaim(claim);
+                if refused != Refused::Poisoned {
+                    return Ran::Stalled(Job::Abandon { txn, cause });
+                }
+            }
+        }
+        Ran::Done
+    }
+
+    /// Claims what a settlement names.
+    pub(crate) fn claim(&mut self, connection: ConnectionId, txn: TxnId, wish: &Wish) -> Option<Claim> {
+        let reservation = self.txns.get_mut(&txn).filter(|txn| txn.connection == connection)?;
+        let channel = reservation.channel;
+        let mut claim = Claim { txn, channel, gone: Vec::new(), nacked: Vec::new(), released: Vec::new() };
+        let taken = reservation.take(&wish.ack, &mut claim.gone)
+            && reservation.take(&wish.reject, &mut claim.gone)
+            && reservation.take(&wish.nack, &mut claim.nacked)
+            && reservation.take(&wish.release, &mut claim.released);
+        if taken {
+            return Some(claim);
+        }
+        self.unclaim(claim);
+        None
+    }
+
+    /// Gives up a claim: nothing has changed.
+    pub(crate) fn unclaim(&mut self, claim: Claim) {
+        let Some(reservation) = self.txns.get_mut(&claim.txn) else { return };
+        for at in claim.gone.into_iter().chain(claim.nacked).chain(claim.released) {
+            reservation.items[at].is_open = true;
+        }
+    }
+
+    /// What a claim requeues, with the counts from now on.
+    pub(crate) fn requeues(&self, claim: &Claim, cause: NackCause) -> Vec<Requeue> {
+        let Some(reservation) = self.txns.get(&claim.txn) else { return Vec::new() };
+        let items = claim.nacked.iter().map(|at| &reservation.items[*at]);
+        let requeue = |item: &Item| {
+            let mut counts = item.entry.counts;
+            counts.received = counts.received.saturating_add(1);
+            counts.failures = counts.failures.saturating_add(u32::from(cause == NackCause::Failure));
+            Requeue { seq: item.seq, counts }
+        };
+        items.map(requeue).collect()
+    }
+
+    /// Changes the state as the fact says.
+    pub(crate) fn apply(&mut self, claim: Claim, wish: &Wish, appended: Option<Appended>) {
+        let requeues = self.requeues(&claim, wish.cause);
+        let Some(reservation) = self.txns.get_mut(&claim.txn) else { return };
+        let resolved = claim.gone.len() + claim.nacked.len() + claim.released.len();
+        let queue = self.queues.known(claim.channel);
+        queue.in_flight -= resolved as u64;
+        reservation.open -= resolved as u32;
+        for at in claim.gone {
+            let entry = &reservation.items[at].entry;
+            queue.bytes -= u64::from(entry.size);
+            self.live.remove(entry);
+        }
+        for (at, requeue) in claim.nacked.iter().zip(requeues) {
+            let entry = reservation.items[*at].entry.with_counts(requeue.counts);
+            let (_, listed) = queue.index.push(entry);
+            self.pager.added(claim.channel, listed);
+        }
+        for at in &claim.released {
+            let item = &reservation.items[*at];
+            queue.index.give_back(item.seq, item.entry);
+        }
+        if let Some(appended) = appended
+            && !claim.nacked.is_empty()
+        {
+            let end = queue.index.next().get();
+            self.journal.when_ready(appended.lsn, claim.channel, end);
+        }
+        self.stats.accepted += wish.ack.count();
+        self.stats.rejected += wish.reject.count();
+        self.stats.requeued += claim.nacked.len() as u64;
+        self.stats.released += claim.released.len() as u64;
+        if reservation.open == 0 {
+            let connection = reservation.connection;
+            self.txns.remove(&claim.txn);
+            if let Some(connection) = self.connections.get_mut(&connection) {
+                connection.txns.remove(&claim.txn);
+            }
+        }
+        self.mark_due(claim.channel);
+    }
+
+    /// Writes what a claim decides, as one record. None when there is nothing to write: a release changes
+    /// nothing that lasts.
+    fn append_settlement(&mut self, claim: &Claim, wish: &Wish) -> Result<Option<Appended>, Refused> {
+        if claim.is_empty() {
+            return Ok(None);
+        }
+        let channel = claim.channel;
+        let items = self.requeues(claim, wish.cause);
+        let first = self.queues.known(channel).index.next();
+        let settled = SmallFact::Settled { channel, accepted: &wish.ack, rejected: &wish.reject };
+        let requeued = SmallFact::Requeued { channel, first, items: &items };
+        let appended = match (claim.gone.is_empty(), claim.nacked.is_empty()) {
+            (_, true) => self.journal.append_fact(Purpose::Upkeep, &settled)?,
+            (true, false) => self.journal.append_fact(Purpose::Upkeep, &requeued)?,
+            (false, false) => {
+                let parts = [Part::Small(settled), Part::Small(requeued)];
+                self.journal.append_commit(Purpose::Upkeep, &parts)?
+            }
+        };
+        Ok(Some(appended))
+    }
+}
+
+/// Why an append was refused, in the words of the port.
+pub(crate) const fn refusal(refused: Refused) -> Refusal {
+    match refused {
+        Refused::Full => Refusal::StorageFull,
+        Refused::TooLarge => Refusal::MessageTooLarge,
+        Refused::Busy | Refused::Poisoned => Refusal::BrokerNotReady,
+    }
+}
