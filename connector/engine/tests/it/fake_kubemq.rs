@@ -507,7 +507,8 @@ impl World {
     /// The client is gone; whatever the server still holds for it must come free by itself.
     fn end(&mut self) {
         self.engine.handle_end(self.now, End::Lost);
-        (self.written.clear(), self.unwritten.clear());
+        self.written.clear();
+        self.unwritten.clear();
         for round in 0..60 {
             self.step(Step::Heal);
             self.pump(round, 40);
