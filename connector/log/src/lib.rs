@@ -19,14 +19,23 @@
 //! survivors of an old segment are appended again and when [`Log::truncate_head`] is called is the broker's
 //! business.
 
+mod batch;
 mod error;
+mod format;
 mod log;
 mod position;
+mod reads;
+mod recovery;
 mod settings;
+#[cfg(feature = "sim")]
+pub mod sim;
+mod space;
 mod storage;
 
 pub use error::{Error, IoAction, Refused};
-pub use log::{Appended, Event, Log, Purpose, Read, Report, SegmentInfo};
+pub use log::{Appended, Event, Log, Purpose, Read, SegmentInfo};
 pub use position::{Lsn, Position, Record, SegmentId};
+pub use reads::Cursor;
+pub use recovery::Report;
 pub use settings::{Fsync, Settings};
 pub use storage::{Action, FileId, FileStorage, Outcome, Storage, StorageOp, Stored, Tag, Write, execute};

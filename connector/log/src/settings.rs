@@ -1,5 +1,6 @@
 //! What an operator may choose about the journal.
 
+use crate::format::PAGE_BYTES;
 use std::time::Duration;
 
 /// When appended records are synced, and so what a power cut may take. After `kill -9` alone nothing that
@@ -36,6 +37,19 @@ pub struct Settings {
     /// A number that peers cannot guess (random; any value in tests). It goes under every checksum of a new
     /// log, so that bytes in a message never read as a record. Ignored when the log exists.
     pub secret: u64,
+}
+
+impl Settings {
+    const SEGMENT_BYTES_MIN: u32 = 64 * 1024;
+    const SEGMENT_BYTES_MAX: u32 = 1 << 30;
+
+    /// These settings with every value in its range.
+    pub(crate) fn rounded(mut self) -> Self {
+        let bytes = self.segment_bytes.clamp(Self::SEGMENT_BYTES_MIN, Self::SEGMENT_BYTES_MAX);
+        self.segment_bytes = bytes.next_multiple_of(PAGE_BYTES);
+        self.reserve_segments = self.reserve_segments.max(2);
+        self
+    }
 }
 
 impl Default for Settings {

@@ -1,16 +1,23 @@
 //! The disk as the log sees it: eight blocking methods, operations as values, and the one implementation on
 //! files.
 
-use crate::error::IoAction;
+#![allow(clippy::disallowed_types, reason = "the one place of the pure crates that touches files")]
+
+use crate::error::{Error, IoAction};
 use crate::position::SegmentId;
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
+use std::collections::BTreeMap;
 use std::fmt;
-use std::io;
-use std::path::Path;
+use std::fs::{File, TryLockError};
+use std::io::{self, IoSlice, Seek, SeekFrom, Write as _};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 
 /// A file of the data directory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FileId {
+    /// Holds the lock on the data directory; never listed.
+    Lock,
     /// The journal's identity: format version and secret.
     Meta,
     /// A segment of the journal; fully allocated.
@@ -24,10 +31,29 @@ impl fmt::Display for FileId {
     /// The file's name in the data directory.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Lock => f.write_str(LOCK_NAME),
             Self::Meta => f.write_str("journal.meta"),
             Self::Segment(id) => write!(f, "journal-{:016x}.log", id.0),
             Self::Side(id) => write!(f, "side-{id:016x}.idx"),
         }
+    }
+}
+
+impl FileId {
+    /// The file of that name, if it is one that is listed.
+    fn parse(name: &str) -> Option<Self> {
+        let number = |prefix, suffix| {
+            let digits = name.strip_prefix(prefix)?.strip_suffix(suffix)?;
+            u64::from_str_radix(digits, 16).ok()
+        };
+        let id = if name == "journal.meta" {
+            Self::Meta
+        } else if let Some(id) = number("journal-", ".log") {
+            Self::Segment(SegmentId(id))
+        } else {
+            Self::Side(number("side-", ".idx")?)
+        };
+        (id.to_string() == name).then_some(id)
     }
 }
 
@@ -207,16 +233,223 @@ fn run(storage: &mut impl Storage, action: Action) -> Result<Outcome, Failure> {
     }
 }
 
-/// The data directory on a real file system, locked against a second process.
+/// The data directory on a real file system, locked against a second process for as long as it lives.
+///
+/// A segment is allocated with `fallocate` where the file system has it, else by writing zeros. Names that
+/// the log does not know are left alone.
 #[derive(Debug)]
-pub struct FileStorage {}
+pub struct FileStorage {
+    dir: PathBuf,
+    /// Synced after every change of a name.
+    names: File,
+    handles: BTreeMap<FileId, Handle>,
+    uses: u64,
+    /// Holds the lock.
+    _lock: File,
+}
+
+/// An open file.
+#[derive(Debug)]
+struct Handle {
+    file: File,
+    last_use: u64,
+    /// Written and not synced: stays open, so that no error of the write-back is missed.
+    is_dirty: bool,
+}
+
+/// Clean files that stay open: a backlog of any size costs no more descriptors.
+const HANDLES_MAX: usize = 64;
+/// What one call takes (IOV_MAX of Linux).
+const SLICES_MAX: usize = 1024;
+const LOCK_NAME: &str = "journal.lock";
+const UNFINISHED: &str = ".new";
 
 impl FileStorage {
     /// Opens (and makes, with its parents) the data directory and locks it.
     ///
     /// # Errors
-    /// [`crate::Error::Io`]; with [`IoAction::Lock`] when another process holds the directory.
-    pub fn open(dir: &Path) -> Result<Self, crate::Error> {
-        unimplemented!("{}", dir.display())
+    /// [`Error::Io`]; with [`IoAction::Lock`] when another process holds the directory.
+    pub fn open(dir: &Path) -> Result<Self, Error> {
+        let failed = |action| move |source| Error::Io { action, file: FileId::Lock, source };
+        std::fs::create_dir_all(dir).map_err(failed(IoAction::Create))?;
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(dir.join(LOCK_NAME))
+            .map_err(failed(IoAction::Lock))?;
+        lock.try_lock().map_err(|error| failed(IoAction::Lock)(explain(error, dir)))?;
+        let names = File::open(dir).map_err(failed(IoAction::List))?;
+        let storage = Self { dir: dir.to_owned(), names, handles: BTreeMap::new(), uses: 0, _lock: lock };
+        storage.remove_unfinished().map_err(failed(IoAction::Remove))?;
+        Ok(storage)
     }
+
+    /// Removes what a crash left of a [`Storage::create`].
+    fn remove_unfinished(&self) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.dir)? {
+            let name = entry?.file_name();
+            let Some(id) = name.to_str().and_then(|name| name.strip_suffix(UNFINISHED)) else { continue };
+            if FileId::parse(id).is_some() {
+                std::fs::remove_file(self.dir.join(&name))?;
+            }
+        }
+        self.names.sync_all()
+    }
+
+    fn path(&self, file: FileId) -> PathBuf {
+        self.dir.join(file.to_string())
+    }
+
+    fn handle(&mut self, id: FileId) -> io::Result<&mut Handle> {
+        self.uses += 1;
+        if !self.handles.contains_key(&id) {
+            self.make_room_for_a_handle();
+            let file = File::options().read(true).write(true).open(self.path(id))?;
+            self.handles.insert(id, Handle { file, last_use: 0, is_dirty: false });
+        }
+        let handle = self.handles.get_mut(&id).expect("invariant: it was inserted above");
+        handle.last_use = self.uses;
+        Ok(handle)
+    }
+
+    fn make_room_for_a_handle(&mut self) {
+        if self.handles.len() < HANDLES_MAX {
+            return;
+        }
+        let clean = self.handles.iter().filter(|(_, handle)| !handle.is_dirty);
+        if let Some((&oldest, _)) = clean.min_by_key(|(_, handle)| handle.last_use) {
+            self.handles.remove(&oldest);
+        }
+    }
+}
+
+impl Storage for FileStorage {
+    fn list(&mut self) -> io::Result<Vec<(FileId, u64)>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            if let Some(id) = entry.file_name().to_str().and_then(FileId::parse) {
+                files.push((id, entry.metadata()?.len()));
+            }
+        }
+        files.sort_unstable();
+        Ok(files)
+    }
+
+    fn create(&mut self, file: FileId, len: u64) -> io::Result<()> {
+        self.handles.remove(&file);
+        let path = self.path(file);
+        let unfinished = self.dir.join(format!("{file}{UNFINISHED}"));
+        let made = || -> io::Result<()> {
+            let new = File::options().create(true).truncate(true).write(true).open(&unfinished)?;
+            allocate(&new, len)?;
+            new.sync_all()?;
+            std::fs::rename(&unfinished, &path)
+        };
+        if let Err(error) = made() {
+            // What is left is in nobody's way: it is overwritten by the next try or removed at the next
+            // start.
+            std::fs::remove_file(&unfinished).ok();
+            return Err(error);
+        }
+        self.names.sync_all()
+    }
+
+    fn write_at(&mut self, file: FileId, offset: u64, parts: &[Bytes]) -> io::Result<()> {
+        let handle = self.handle(file)?;
+        handle.is_dirty = true;
+        write_all(&mut handle.file, offset, parts)
+    }
+
+    fn sync(&mut self, file: FileId) -> io::Result<()> {
+        let handle = self.handle(file)?;
+        handle.file.sync_data()?;
+        handle.is_dirty = false;
+        Ok(())
+    }
+
+    fn read_at(&mut self, file: FileId, offset: u64, len: usize) -> io::Result<Bytes> {
+        let handle = self.handle(file)?;
+        let mut data = BytesMut::zeroed(len);
+        handle.file.read_exact_at(&mut data, offset)?;
+        Ok(data.freeze())
+    }
+
+    fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()> {
+        let handle = self.handle(file)?;
+        handle.is_dirty = true;
+        handle.file.set_len(len)
+    }
+
+    fn remove(&mut self, file: FileId) -> io::Result<()> {
+        self.handles.remove(&file);
+        std::fs::remove_file(self.path(file))?;
+        self.names.sync_all()
+    }
+
+    fn rename(&mut self, from: FileId, to: FileId) -> io::Result<()> {
+        self.handles.remove(&to);
+        std::fs::rename(self.path(from), self.path(to))?;
+        if let Some(handle) = self.handles.remove(&from) {
+            self.handles.insert(to, handle);
+        }
+        self.names.sync_all()
+    }
+}
+
+fn explain(error: TryLockError, dir: &Path) -> io::Error {
+    match error {
+        TryLockError::Error(error) => error,
+        TryLockError::WouldBlock => {
+            let text = format!("{} is in use by another process", dir.display());
+            io::Error::new(io::ErrorKind::WouldBlock, text)
+        }
+    }
+}
+
+/// Gives `file` its length and its place on the disk.
+fn allocate(file: &File, len: u64) -> io::Result<()> {
+    if len == 0 {
+        return Ok(());
+    }
+    #[cfg(target_os = "linux")]
+    {
+        use nix::errno::Errno;
+        let size = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
+        match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::empty(), 0, size) {
+            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
+            other => return other.map_err(io::Error::from),
+        }
+    }
+    let zeros = vec![0; 1 << 20];
+    let mut written = 0;
+    while written < len {
+        let step = (len - written).min(1 << 20);
+        file.write_all_at(&zeros[..usize::try_from(step).unwrap_or(1 << 20)], written)?;
+        written += step;
+    }
+    Ok(())
+}
+
+/// Writes `parts` one after the other, as many in one call as the system takes.
+fn write_all(file: &mut File, offset: u64, parts: &[Bytes]) -> io::Result<()> {
+    if let [one] = parts {
+        return file.write_all_at(one, offset);
+    }
+    file.seek(SeekFrom::Start(offset))?;
+    for some in parts.chunks(SLICES_MAX) {
+        let mut slices: Vec<_> = some.iter().map(|part| IoSlice::new(part)).collect();
+        let mut left = slices.as_mut_slice();
+        IoSlice::advance_slices(&mut left, 0);
+        while !left.is_empty() {
+            match file.write_vectored(left) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => IoSlice::advance_slices(&mut left, n),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    Ok(())
 }

@@ -1,0 +1,248 @@
+//! Power cuts in every storage call of short histories, with every way of losing and tearing what was not
+//! synced.
+
+use crate::world::{Recovered, Step, World, recover};
+use berth_log::Fsync;
+use berth_log::sim::{SimStorage, Survivor, Unsynced, by_mask, by_seed, keep_all, lose_all};
+use proptest::prelude::*;
+
+/// Runs `steps` until the power fails in call `call`. None: it did not come to that.
+fn cut_short(steps: &[Step], fsync: Fsync, call: u64) -> Option<Result<World, SimStorage>> {
+    let mut disk = SimStorage::new();
+    disk.crash_at(call);
+    let Ok(mut world) = World::on(disk.clone(), fsync) else {
+        return Some(Err(disk_after_failed_start(disk, fsync)));
+    };
+    for step in steps {
+        world.step(step);
+        if world.disk.is_down() {
+            return Some(Ok(world));
+        }
+    }
+    None
+}
+
+/// The disk as a start that the power cut left it.
+fn disk_after_failed_start(mut disk: SimStorage, fsync: Fsync) -> SimStorage {
+    assert!(recover(&mut disk, fsync).is_err());
+    assert!(disk.is_down());
+    disk
+}
+
+type Pick = Box<dyn FnMut(Unsynced) -> Survivor>;
+
+/// Every subset of the unsynced sectors when there are few; else a spread of them.
+fn picks(unsynced: usize) -> Vec<Pick> {
+    let mut picks: Vec<Pick> = vec![Box::new(lose_all), Box::new(keep_all)];
+    if unsynced <= 6 {
+        picks.extend((1..(1_u64 << unsynced) - 1).map(|mask| Box::new(by_mask(mask)) as Pick));
+    } else {
+        let one_lost = (0..unsynced.min(64)).map(|bit| Box::new(by_mask(!(1 << bit))) as Pick);
+        let one_kept = (0..unsynced.min(64)).map(|bit| Box::new(by_mask(1 << bit)) as Pick);
+        picks.extend(one_lost.chain(one_kept));
+    }
+    picks.extend((0..8).map(|seed| Box::new(by_seed(seed, seed % 2 == 0)) as Pick));
+    picks
+}
+
+/// The world after a power cut, opened, checked, opened once more, cut again while it is opened, and used.
+fn survive(world: &World, pick: &mut dyn FnMut(Unsynced) -> Survivor, fsync: Fsync) {
+    let mut after = world.fork();
+    after.disk.crash(pick);
+    let torn = after.disk.clone();
+    let recovered = after.crash(&mut keep_all);
+    let again = recover(&mut after.disk.clone(), fsync).expect("once more").1;
+    assert_eq!(again, recovered, "recovery is idempotent");
+    recover_interrupted(&torn, &recovered, fsync);
+    after.step(&Append(700));
+    after.step(&Append(10));
+    after.drain();
+    after.step(&Append(60_000));
+    after.drain();
+    after.log.request_sync();
+    after.drain();
+    after.crash(&mut lose_all);
+}
+
+/// The power fails in every call of a recovery; the next recovery must find the same.
+fn recover_interrupted(torn: &SimStorage, expected: &Recovered, fsync: Fsync) {
+    let mut call = torn.calls() + 1;
+    loop {
+        let mut disk = torn.clone();
+        disk.crash_at(call);
+        if recover(&mut disk, fsync).is_ok() {
+            return;
+        }
+        for seed in 0..3 {
+            let mut disk = disk.clone();
+            disk.crash(&mut by_seed(seed, false));
+            let found = recover(&mut disk, fsync).expect("after a power cut in recovery").1;
+            assert_eq!(found, *expected);
+        }
+        call += 1;
+    }
+}
+
+/// Cuts the power in every call of `steps`, in every way.
+fn crash_everywhere(steps: &[Step], fsync: Fsync) {
+    let mut call = 1;
+    while let Some(cut) = cut_short(steps, fsync, call) {
+        match cut {
+            Ok(world) => {
+                for mut pick in picks(world.disk.unsynced_sectors()) {
+                    survive(&world, &mut pick, fsync);
+                }
+            }
+            Err(disk) => {
+                for mut pick in picks(disk.unsynced_sectors()) {
+                    let mut disk = disk.clone();
+                    disk.crash(&mut pick);
+                    let (_, recovered) = recover(&mut disk, fsync).expect("a new log");
+                    assert_eq!(recovered.records, []);
+                }
+            }
+        }
+        call += 1;
+    }
+    assert!(call > 10, "the history has calls");
+}
+
+use Step::{Append, Close, Drain, KeepSegments, Lazy, One, Sync, Wait};
+
+#[test]
+fn small_batches() {
+    let steps =
+        [Append(10), Drain, Append(600), Lazy(20), Append(30), Drain, Append(1500), One, Append(5), Drain];
+    for fsync in [Fsync::Always, Fsync::Interval, Fsync::Never] {
+        crash_everywhere(&steps, fsync);
+    }
+}
+
+#[test]
+fn a_barrier_over_two_segments() {
+    let steps = [Append(100), Drain, Append(40_000), Append(30_000), Append(100), Drain, Append(9), Drain];
+    for fsync in [Fsync::Always, Fsync::Interval, Fsync::Never] {
+        crash_everywhere(&steps, fsync);
+    }
+}
+
+#[test]
+fn the_first_barrier_of_a_log_over_several_segments() {
+    let steps = [
+        Append(100),
+        Append(40_000),
+        Append(40_000),
+        KeepSegments(1),
+        Append(40_000),
+        Drain,
+        Append(7),
+        Drain,
+    ];
+    for fsync in [Fsync::Always, Fsync::Never] {
+        crash_everywhere(&steps, fsync);
+    }
+}
+
+#[test]
+fn segments_are_given_back() {
+    let steps = [
+        Append(40_000),
+        Drain,
+        Append(40_000),
+        Drain,
+        Append(40_000),
+        Drain,
+        KeepSegments(1),
+        Drain,
+        Append(40_000),
+        Append(300),
+        KeepSegments(1),
+        Append(3),
+        Drain,
+        Append(40_000),
+        Drain,
+        Append(40_000),
+        Drain,
+    ];
+    for fsync in [Fsync::Always, Fsync::Interval, Fsync::Never] {
+        crash_everywhere(&steps, fsync);
+    }
+}
+
+#[test]
+fn a_large_record_and_a_clean_end() {
+    let steps =
+        [Append(10), Drain, Append(100_000), Drain, Append(10), Drain, Close, Drain, Append(40), Drain];
+    for fsync in [Fsync::Always, Fsync::Never] {
+        crash_everywhere(&steps, fsync);
+    }
+}
+
+#[test]
+fn many_unsynced_batches() {
+    let steps = [
+        Append(10),
+        One,
+        Append(10),
+        One,
+        Append(10),
+        One,
+        Wait,
+        One,
+        Append(10),
+        One,
+        Append(10),
+        One,
+        Sync,
+        Drain,
+    ];
+    for fsync in [Fsync::Interval, Fsync::Never] {
+        crash_everywhere(&steps, fsync);
+    }
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        5 => (0_usize..2500).prop_map(Append),
+        1 => (20_000_usize..90_000).prop_map(Append),
+        2 => (0_usize..100).prop_map(Lazy),
+        4 => Just(Drain),
+        3 => Just(One),
+        1 => Just(Wait),
+        2 => (1_usize..4).prop_map(KeepSegments),
+        1 => Just(Sync),
+        1 => Just(Close),
+    ]
+}
+
+fn any_life() -> impl Strategy<Value = (Vec<Step>, u64, u64, bool)> {
+    (prop::collection::vec(any_step(), 1..25), 1_u64..60, any::<u64>(), any::<bool>())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    /// One log lives through several power cuts and ends of its process, each at a random call of a random
+    /// history.
+    #[test]
+    fn many_lives(
+        lives in prop::collection::vec(any_life(), 1..6),
+        fsync in prop_oneof![2 => Just(Fsync::Always), 1 => Just(Fsync::Interval), 1 => Just(Fsync::Never)],
+        garbage in any::<bool>(),
+    ) {
+        let mut world = World::new(fsync);
+        for (steps, call, seed, is_power_cut) in lives {
+            world.disk.crash_at(world.disk.calls() + call);
+            for step in &steps {
+                if !world.disk.is_down() {
+                    world.step(step);
+                }
+            }
+            if is_power_cut {
+                world.crash(&mut by_seed(seed, garbage));
+            } else {
+                world.kill();
+            }
+        }
+    }
+}
