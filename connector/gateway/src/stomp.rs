@@ -355,6 +355,7 @@ impl StompSession {
                     self.engine.handle_withdrawn(now.monotonic, delivery);
                 }
             }
+            Event::Probe => self.wire.probe(now.monotonic),
             // Its names resolve to a delivery that is not pending any more; nothing else remembers it.
             Event::Ended { .. } => {}
             Event::Published { correlation, result: Ok(_) } => self.replies.complete(correlation),

@@ -307,6 +307,15 @@ impl Connection {
         is_withdrawn
     }
 
+    /// Puts an end of line into an empty output, to find out whether the peer reads. STOMP 1.2, "Augmented
+    /// BNF": ends of line may stand between frames.
+    pub fn probe(&mut self, now: Instant) {
+        if self.phase != Phase::Closing && self.output.is_empty() {
+            self.output.push(None, Bytes::new(), b"\n", |_| {});
+            self.note_output(now);
+        }
+    }
+
     /// Octets that wait for the socket.
     pub fn output_bytes(&self) -> usize {
         self.output.waiting()
