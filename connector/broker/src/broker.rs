@@ -227,7 +227,7 @@ impl Broker {
             match event {
                 Event::Read { token, result } => self.handle_read(token, result),
                 Event::Failed(error) => self.fail(error),
-                Event::DiskFull | Event::DiskFreed => {}
+                Event::DiskFull { .. } | Event::DiskFreed => {}
                 Event::Scanned { .. } | Event::ScanFailed { .. } => unreachable!("the broker never scans"),
             }
         }

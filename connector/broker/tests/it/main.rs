@@ -1,0 +1,4 @@
+//! The broker on a simulated disk.
+
+mod basics;
+mod bench;
