@@ -102,7 +102,7 @@ impl Broker {
             self.complete(connection, op, Completion::Refused(Refusal::Unknown));
             return Ran::Done;
         };
-        match self.append_settlement(&claim, &wish) {
+        match self.append_settlement(&claim, &wish, confirm) {
             Ok(appended) => {
                 self.apply(claim, &wish, appended);
                 match appended {
@@ -136,7 +136,7 @@ impl Broker {
         let wish = Wish { nack, cause, ..Wish::default() };
         let connection = reservation.connection;
         let claim = self.claim(connection, txn, &wish).expect("open deliveries can be claimed");
-        match self.append_settlement(&claim, &wish) {
+        match self.append_settlement(&claim, &wish, false) {
             Ok(appended) => self.apply(claim, &wish, appended),
             Err(refused) => {
                 self.unclaim(claim);
@@ -228,8 +228,13 @@ impl Broker {
     }
 
     /// Writes what a claim decides, as one record. None when there is nothing to write: a release changes
-    /// nothing that lasts.
-    fn append_settlement(&mut self, claim: &Claim, wish: &Wish) -> Result<Option<Appended>, Refused> {
+    /// nothing that lasts. When nobody waits for it, it goes with the next barrier or makes one in time.
+    fn append_settlement(
+        &mut self,
+        claim: &Claim,
+        wish: &Wish,
+        confirm: bool,
+    ) -> Result<Option<Appended>, Refused> {
         if claim.is_empty() {
             return Ok(None);
         }
@@ -239,7 +244,9 @@ impl Broker {
         let settled = SmallFact::Settled { channel, accepted: &wish.ack, rejected: &wish.reject };
         let requeued = SmallFact::Requeued { channel, first, items: &items };
         let appended = match (claim.gone.is_empty(), claim.nacked.is_empty()) {
-            (_, true) => self.journal.append_fact(Purpose::Upkeep, &settled)?,
+            (_, true) => {
+                self.journal.append_fact(if confirm { Purpose::Upkeep } else { Purpose::Lazy }, &settled)?
+            }
             (true, false) => self.journal.append_fact(Purpose::Upkeep, &requeued)?,
             (false, false) => {
                 let parts = [Part::Small(settled), Part::Small(requeued)];
