@@ -179,6 +179,10 @@ impl StompSession {
                 self.handle_frame(now, frame);
                 continue;
             }
+            if input.is_empty() {
+                // The start of an unfinished frame, if there is one, lies in the driver's buffer.
+                break;
+            }
             match self.wire.poll_event(now.monotonic, input) {
                 Some(event) => self.handle_event(now, event),
                 None => break,

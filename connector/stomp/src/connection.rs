@@ -171,7 +171,7 @@ impl Connection {
     }
 
     /// Takes the next frame from the front of `input` and says what it means; none: nothing more can be
-    /// read now.
+    /// read now. `input` begins with the start of an unfinished frame that an earlier call left in it.
     pub fn poll_event(&mut self, now: Instant, input: &mut BytesMut) -> Option<Event> {
         let mode = match (self.phase, self.version) {
             (Phase::Open, Some(version)) => Mode::Agreed(version),

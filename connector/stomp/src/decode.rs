@@ -437,7 +437,7 @@ impl Decoder {
     /// Searches the end of the line that is being read, at offsets below `window`.
     fn find_line_end(&mut self, input: &[u8], window: usize) -> Found {
         let visible = input.len().min(window);
-        let Some(fresh) = input.get(self.scanned..visible) else { return Found::TooLong };
+        let Some(fresh) = input.get(self.scanned..visible) else { return Found::Nothing };
         match memchr2(b'\n', 0, fresh) {
             Some(at) if fresh.get(at) == Some(&b'\n') => Found::End(self.scanned + at),
             Some(_) => Found::Nul,

@@ -128,7 +128,7 @@ impl StompSession {
             let detail = "This id belongs to a live subscription of this connection.";
             return Err(request("subscription id in use", detail));
         }
-        if self.subs.len() >= self.context.settings.subscriptions_max {
+        if self.subs.live() >= self.context.settings.subscriptions_max {
             let max = self.context.settings.subscriptions_max;
             let detail = format!("A connection may have {max} subscriptions (setting maxSubscriptions).");
             return Err(request("too many subscriptions", detail));
@@ -187,11 +187,8 @@ impl StompSession {
         let Some(key) = key else {
             return Err(request("unknown subscription", "This connection has no such subscription."));
         };
-        self.subs.release_id(key);
-        let leaving = self.replies.push_waiting(owned(frame.receipt()));
-        if let Some(subscription) = self.subs.get_mut(key) {
-            subscription.leaving = Some(leaving);
-        }
+        let answer = self.replies.push_waiting(owned(frame.receipt()));
+        self.subs.leave(key, answer);
         self.engine.unsubscribe(now.monotonic, key);
         Ok(Done::Later)
     }

@@ -21,18 +21,24 @@ pub(crate) struct Subscription {
     pub(crate) leaving: Option<Correlation>,
 }
 
-/// See the module's documentation. Bounded by the setting `maxSubscriptions`, which counts those that are
-/// leaving too.
+/// See the module's documentation. Live ones are bounded by the setting `maxSubscriptions`, those that are
+/// leaving by the number of answers that a connection may be owed.
 #[derive(Debug, Default)]
 pub(crate) struct Subscriptions {
     by_key: BTreeMap<SubscriptionKey, Subscription>,
     /// Live ones only: an id can be used again as soon as its subscription is leaving.
     by_id: BTreeMap<Box<str>, SubscriptionKey>,
+    leaving: usize,
 }
 
 impl Subscriptions {
     pub(crate) fn len(&self) -> usize {
         self.by_key.len()
+    }
+
+    /// Those that are not leaving.
+    pub(crate) fn live(&self) -> usize {
+        self.by_key.len() - self.leaving
     }
 
     pub(crate) fn has_id(&self, id: &str) -> bool {
@@ -67,8 +73,15 @@ impl Subscriptions {
         self.by_key.iter().find(|(_, sub)| is_it(sub)).map(|(key, _)| *key)
     }
 
-    /// Frees the id of a subscription that is leaving.
-    pub(crate) fn release_id(&mut self, key: SubscriptionKey) {
+    /// Marks a subscription as leaving: `answer` is owed for it, and its id is free again.
+    pub(crate) fn leave(&mut self, key: SubscriptionKey, answer: Correlation) {
+        self.release_id(key);
+        if let Some(subscription) = self.by_key.get_mut(&key) {
+            self.leaving += usize::from(subscription.leaving.replace(answer).is_none());
+        }
+    }
+
+    fn release_id(&mut self, key: SubscriptionKey) {
         if let Some(id) = self.by_key.get(&key).and_then(|sub| sub.id.as_ref())
             && self.by_id.get(id) == Some(&key)
         {
@@ -79,6 +92,8 @@ impl Subscriptions {
     /// Forgets a subscription that has left.
     pub(crate) fn remove(&mut self, key: SubscriptionKey) -> Option<Subscription> {
         self.release_id(key);
-        self.by_key.remove(&key)
+        let subscription = self.by_key.remove(&key)?;
+        self.leaving -= usize::from(subscription.leaving.is_some());
+        Some(subscription)
     }
 }
