@@ -25,7 +25,8 @@ fn h_16_user_headers_travel_in_order_and_unchanged() {
         world.send(client, "SUBSCRIBE\nid:1\ndestination:/queue/q\n\n\0");
         world.send(
             client,
-            "SEND\ndestination:/queue/q\nzeta:1\nalpha:a\\cb\\n\\\\\ncontent-type:text/plain\npersistent:true\n\
+            "SEND\ndestination:/queue/q\nzeta:1\nalpha:a\\cb\\n\\\\\ncontent-type:text/plain\n\
+             persistent:true\n\
              priority:7\ncorrelation-id:c-1\nreply-to:/queue/answers\ntype:order\nexpires:1800000000000\n\
              traceparent:00-abc\nalpha:again\nempty:\n\nx\0",
         );
@@ -61,7 +62,8 @@ fn h_17_h_18_nobody_forges_the_servers_headers() {
         world.send(client, "SUBSCRIBE\nid:1\ndestination:/queue/q\nack:client\n\n\0");
         world.send(
             client,
-            "SEND\ndestination:/queue/q\nmessage-id:forged\nack:forged\nsubscription:forged\nredelivered:true\n\
+            "SEND\ndestination:/queue/q\nmessage-id:forged\nack:forged\nsubscription:forged\n\
+             redelivered:true\n\
              delivery-count:9\ntimestamp:1\ncontent-length:1\nreceipt:r\nuser:kept\n\nx\0",
         );
         let frames = world.frames(client);
@@ -269,7 +271,8 @@ fn se_02_what_the_broker_refuses_is_an_error_in_its_turn() {
             let client = world.connect("1.2");
             world.send(
                 client,
-                "SEND\ndestination:/queue/good\nreceipt:1\n\nx\0SEND\ndestination:/queue/bad\nreceipt:2\n\nx\0\
+                "SEND\ndestination:/queue/good\nreceipt:1\n\nx\0\
+                 SEND\ndestination:/queue/bad\nreceipt:2\n\nx\0\
                  SEND\ndestination:/queue/good\nreceipt:3\n\nx\0",
             );
             let frames = world.frames(client);

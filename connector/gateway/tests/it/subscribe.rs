@@ -80,7 +80,8 @@ fn su_08_what_queues_do_not_have_is_refused() {
         let client = world.connect("1.2");
         world.send(
             client,
-            "SUBSCRIBE\nid:1\ndestination:/queue/q\nstart:nonsense\ngroup:g\ndurable:false\nx:y\nreceipt:r\n\n\0",
+            "SUBSCRIBE\nid:1\ndestination:/queue/q\nstart:nonsense\ngroup:g\n\
+             durable:false\nx:y\nreceipt:r\n\n\0",
         );
         world.expect_receipt(client, "r");
     });
