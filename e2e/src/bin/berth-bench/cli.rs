@@ -48,6 +48,9 @@ pub(crate) enum Scenario {
     B7,
     /// Backlog: 200 B messages stored, then drained: rates of both, memory during both.
     B8,
+    /// A million deliveries pending with ack timeouts, in process: a tick with nothing due, and one with
+    /// 100 000 due.
+    B9,
     /// Start with a backlog: after a clean stop and after kill -9.
     B10,
 }

@@ -5,6 +5,7 @@ mod idle;
 mod latency;
 mod rate;
 mod restart;
+mod ticks;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -64,6 +65,7 @@ pub(crate) fn run(scenario: Scenario, options: &Options) -> Result<Report> {
         Scenario::B6 => latency::at_half_load(options),
         Scenario::B7 => idle::connections(options),
         Scenario::B8 => backlog::store_and_drain(options),
+        Scenario::B9 => ticks::with_a_million_pending(options),
         Scenario::B10 => restart::with_backlog(options),
     }
 }
