@@ -58,6 +58,8 @@ pub(crate) struct Broker {
     /// What attaching is answered with.
     pub(crate) refuses_attach: Option<Refusal>,
     pub(crate) settled: Vec<Settled>,
+    /// Messages stored so far.
+    pub(crate) stored: u64,
     /// Deliveries acked, most recent last: bodies.
     pub(crate) acked: Vec<String>,
 }
@@ -87,12 +89,21 @@ impl Broker {
                     self.queues.entry(channel.clone()).or_default().push_front(item);
                 }
             }
-            self.waiting.clear();
-            self.consumers.clear();
         }
         let readiness = if is_ready { Readiness::Ready } else { Readiness::NotReady("test") };
         for client in 0..clients {
             self.out.push_back((client, None, Completion::Ready(readiness.clone())));
+        }
+        if self.is_away {
+            // Every operation has its end.
+            for waiting in std::mem::take(&mut self.waiting) {
+                let refused = Completion::Refused(Refusal::BrokerNotReady);
+                self.out.push_back((waiting.client, Some(waiting.op), refused));
+            }
+            for (sub, (client, op, _)) in std::mem::take(&mut self.consumers) {
+                let ended = Completion::SubEnded { sub, reason: Refusal::BrokerNotReady };
+                self.out.push_back((client, Some(op), ended));
+            }
         }
     }
 
@@ -142,6 +153,7 @@ impl Broker {
                             return Err(refusal.clone());
                         }
                         self.next += 1;
+                        self.stored += 1;
                         let item = Item { place: self.next, message, receive_count: 0 };
                         self.queues.entry(destination.channel).or_default().push_back(item);
                         Ok(Stored { seq: Seq::new(self.next) })
@@ -194,6 +206,10 @@ impl Broker {
             self.answer(client, op, Completion::Refused(refusal));
             return;
         }
+        let Some((channel, items)) = self.txns.get_mut(&txn) else {
+            self.answer(client, op, Completion::Refused(Refusal::Unknown));
+            return;
+        };
         let seqs = |ranges: &Ranges| ranges.iter().map(Seq::get).collect::<Vec<_>>();
         self.settled.push(Settled {
             txn,
@@ -203,7 +219,6 @@ impl Broker {
             reject: seqs(&reject),
             cause,
         });
-        let (channel, items) = self.txns.get_mut(&txn).expect("a transaction that was handed out");
         let queue = self.queues.entry(channel.clone()).or_default();
         for seq in ack.iter().chain(reject.iter()) {
             let item = items.remove(&seq).expect("resolved once");

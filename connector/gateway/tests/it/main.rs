@@ -10,6 +10,7 @@ mod broker_not_ready;
 mod correlation;
 mod errors;
 mod pressure;
+mod random;
 mod receipts;
 mod send;
 mod subscribe;
