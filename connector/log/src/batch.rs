@@ -37,6 +37,7 @@ pub(crate) struct Batch {
     pub(crate) first_lsn: Lsn,
     pub(crate) count: u32,
     capacity: u32,
+    seed: Seed,
     /// Offset of the header in the file.
     start: u32,
     /// Offset behind the last record.
@@ -51,7 +52,7 @@ pub(crate) struct Batch {
 
 impl Batch {
     /// An empty batch at `start` of a segment file of `capacity` bytes.
-    pub(crate) fn new(segment: SegmentId, capacity: u32, start: u32, first_lsn: Lsn) -> Self {
+    pub(crate) fn new(segment: SegmentId, capacity: u32, seed: Seed, start: u32, first_lsn: Lsn) -> Self {
         let end = start + BATCH_HEADER_BYTES;
         Self {
             segment,
@@ -59,6 +60,7 @@ impl Batch {
             first_lsn,
             count: 0,
             capacity,
+            seed,
             start,
             end,
             digest: 0,
@@ -91,9 +93,9 @@ impl Batch {
     }
 
     /// Adds a record that fits; `length` is the length of `parts` together.
-    pub(crate) fn push(&mut self, kind: u8, length: u32, parts: &[Bytes], seed: Seed) -> Position {
+    pub(crate) fn push(&mut self, kind: u8, length: u32, parts: &[Bytes]) -> Position {
         let position = Position { segment: self.segment, offset: self.end, length };
-        let header = RecordHeader::of(kind, length, parts, seed).encode();
+        let header = RecordHeader::of(kind, length, parts, self.seed).encode();
         self.digest = format::digest(self.digest, &header);
         self.copy(&header);
         for part in parts {
@@ -128,7 +130,7 @@ impl Batch {
     }
 
     /// The write that brings the batch to the disk, up to the end of its last page.
-    pub(crate) fn seal(&mut self, seal: Seal, seed: Seed) -> Write {
+    pub(crate) fn seal(&mut self, seal: Seal) -> Write {
         self.flush();
         let header = BatchHeader {
             number: seal.number,
@@ -143,9 +145,9 @@ impl Batch {
         };
         let mut head = BytesMut::new();
         if let Some(begin) = self.begin {
-            head.put_slice(&self.segment_header(begin, seal).encode(seed));
+            head.put_slice(&self.segment_header(begin, seal).encode(self.seed));
         }
-        head.put_slice(&header.encode(seed));
+        head.put_slice(&header.encode(self.seed));
         let offset = self.start + BATCH_HEADER_BYTES - len_u32(&head);
         let mut parts = Vec::with_capacity(self.chunks.len() + 2);
         parts.push(head.freeze());
@@ -221,6 +223,7 @@ mod tests {
     use super::*;
 
     const CAPACITY: u32 = 1 << 20;
+    const SEED: Seed = Seed::TEST;
 
     fn flat(write: &Write) -> Vec<u8> {
         write.parts.iter().flat_map(|part| part.to_vec()).collect()
@@ -228,17 +231,16 @@ mod tests {
 
     #[test]
     fn records_are_read_back_from_memory_and_from_the_write() {
-        let seed = Seed::new(0, SegmentId(1));
-        let mut batch = Batch::new(SegmentId(1), CAPACITY, 1024, Lsn(1));
+        let mut batch = Batch::new(SegmentId(1), CAPACITY, SEED, 1024, Lsn(1));
         let sizes = [0_usize, 1, 5000, 30, 2048, 2049, 100_000, 7];
         let positions: Vec<_> = (0_u8..)
             .zip(sizes)
             .map(|(kind, size)| {
                 let parts = [Bytes::from(vec![kind; size]), Bytes::from_static(b"tail")];
-                batch.push(kind, u32::try_from(size).unwrap() + 4, &parts, seed)
+                batch.push(kind, u32::try_from(size).unwrap() + 4, &parts)
             })
             .collect();
-        let write = batch.seal(Seal { number: 1, synced: 0, head: SegmentId(1), closed: false }, seed);
+        let write = batch.seal(Seal { number: 1, synced: 0, head: SegmentId(1), closed: false });
         let bytes = flat(&write);
         assert_eq!((write.offset + bytes.len() as u64) % u64::from(PAGE_BYTES), 0);
         for (kind, position) in (0_u8..).zip(positions) {
@@ -247,27 +249,25 @@ mod tests {
             let at = (u64::from(position.offset) - write.offset) as usize;
             let header = RecordHeader::decode(&bytes[at..]).unwrap();
             let payload = &bytes[at + 12..at + 12 + position.length as usize];
-            assert!(header.matches(payload, seed));
+            assert!(header.matches(payload, SEED));
             assert_eq!(record.payload, payload);
         }
     }
 
     #[test]
     fn a_large_part_is_not_copied() {
-        let seed = Seed::new(0, SegmentId(1));
-        let mut batch = Batch::new(SegmentId(1), CAPACITY, 512, Lsn(1));
+        let mut batch = Batch::new(SegmentId(1), CAPACITY, SEED, 512, Lsn(1));
         let body = Bytes::from(vec![1; 10_000]);
-        let position = batch.push(1, 10_000, std::slice::from_ref(&body), seed);
+        let position = batch.push(1, 10_000, std::slice::from_ref(&body));
         assert_eq!(batch.read(position).unwrap().payload.as_ptr(), body.as_ptr());
-        let write = batch.seal(Seal { number: 1, synced: 0, head: SegmentId(1), closed: false }, seed);
+        let write = batch.seal(Seal { number: 1, synced: 0, head: SegmentId(1), closed: false });
         assert!(write.parts.iter().any(|part| part.as_ptr() == body.as_ptr()));
     }
 
     #[test]
     fn a_position_of_another_place_is_not_read() {
-        let seed = Seed::new(0, SegmentId(1));
-        let mut batch = Batch::new(SegmentId(1), CAPACITY, 512, Lsn(1));
-        let position = batch.push(1, 4, &[Bytes::from_static(b"abcd")], seed);
+        let mut batch = Batch::new(SegmentId(1), CAPACITY, SEED, 512, Lsn(1));
+        let position = batch.push(1, 4, &[Bytes::from_static(b"abcd")]);
         assert!(batch.read(Position { length: 3, ..position }).is_none());
         assert!(batch.read(Position { length: 5, ..position }).is_none());
         assert!(batch.read(Position { offset: 0, ..position }).is_none());

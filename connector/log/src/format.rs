@@ -65,6 +65,9 @@ const RECORD_HEADER: usize = RECORD_HEADER_BYTES as usize;
 pub(crate) struct Seed(u32);
 
 impl Seed {
+    #[cfg(test)]
+    pub(crate) const TEST: Self = Self(7);
+
     pub(crate) fn new(secret: u64, segment: SegmentId) -> Self {
         let of_log = crc32c::crc32c(&secret.to_le_bytes());
         Self(crc32c::crc32c_append(of_log, &segment.0.to_le_bytes()))

@@ -28,11 +28,15 @@ pub enum Purpose {
     /// New messages: refused with [`Refused::Full`] when only the reserve is left, with [`Refused::Busy`]
     /// when the disk is behind.
     Publish,
-    /// Settlements with a receipt, marks, moves, relocation: what lets space come back. May use the
-    /// reserve.
+    /// Settlements with a receipt, marks, moves: what lets space come back. May use the reserve, but for
+    /// one file.
     Upkeep,
     /// Upkeep that nobody waits for: it rides the next barrier, and causes one after [`Log::LAZY_DELAY`].
     Lazy,
+    /// Survivors of the oldest segment, before [`Log::truncate_head`]. May use the last file of the
+    /// reserve, so that space can come back however full the disk is. Nobody waits for it, as for
+    /// [`Purpose::Lazy`].
+    Relocate,
 }
 
 /// An append that was taken.
@@ -260,9 +264,9 @@ impl Log {
         }
         self.open_batch(Some(length), purpose)?;
         let batch = self.pending.back_mut().expect("invariant: open_batch made one");
-        let position = batch.push(kind, length, parts, Seed::new(self.secret, batch.segment));
+        let position = batch.push(kind, length, parts);
         self.appended.0 += 1;
-        self.is_urgent |= purpose != Purpose::Lazy;
+        self.is_urgent |= matches!(purpose, Purpose::Publish | Purpose::Upkeep);
         self.is_closing = false;
         Ok(Appended { position, lsn: self.appended })
     }

@@ -6,6 +6,7 @@
 //! used.
 
 use crate::error::Refused;
+use crate::format::PAGE_BYTES;
 use crate::log::Purpose;
 use crate::position::SegmentId;
 use crate::settings::Settings;
@@ -61,7 +62,12 @@ impl Space {
     /// # Errors
     /// [`Refused::Full`], [`Refused::Busy`].
     pub(crate) fn take(&mut self, current: SegmentId, need: u32, purpose: Purpose) -> Result<Spare, Refused> {
-        if purpose == Purpose::Publish && !self.has_room() {
+        let kept = match purpose {
+            Purpose::Publish => self.reserve,
+            Purpose::Upkeep | Purpose::Lazy => 1,
+            Purpose::Relocate => 0,
+        };
+        if self.spares.len() <= kept {
             return Err(if self.full.is_some() { Refused::Full } else { Refused::Busy });
         }
         let fits = |spare: &Spare| spare.id > current && spare.capacity >= need;
@@ -72,6 +78,7 @@ impl Space {
         if need <= self.segment_bytes {
             return Err(if self.full.is_some() { Refused::Full } else { Refused::Busy });
         }
+        let need = need.next_multiple_of(PAGE_BYTES);
         if self.large_full.is_some_and(|(size, _)| need >= size) {
             return Err(Refused::Full);
         }
@@ -174,7 +181,7 @@ impl Space {
     }
 
     fn want(&mut self, bytes: u32) -> Wanted {
-        Wanted { id: self.next_id(), capacity: bytes.next_multiple_of(crate::format::PAGE_BYTES) }
+        Wanted { id: self.next_id(), capacity: bytes.next_multiple_of(PAGE_BYTES) }
     }
 }
 
@@ -195,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn publishes_leave_the_reserve_alone() {
+    fn publishes_leave_the_reserve_alone_and_upkeep_its_last_file() {
         let mut space = space(3);
         assert_eq!(take(&mut space, 100, Purpose::Publish), Ok(2));
         assert_eq!(take(&mut space, 100, Purpose::Publish), Err(Refused::Busy));
@@ -204,8 +211,9 @@ mod tests {
         assert!(space.is_full());
         assert_eq!(take(&mut space, 100, Purpose::Publish), Err(Refused::Full));
         assert_eq!(take(&mut space, 100, Purpose::Upkeep), Ok(3));
-        assert_eq!(take(&mut space, 100, Purpose::Lazy), Ok(4));
-        assert_eq!(take(&mut space, 100, Purpose::Upkeep), Err(Refused::Full));
+        assert_eq!(take(&mut space, 100, Purpose::Lazy), Err(Refused::Full));
+        assert_eq!(take(&mut space, 100, Purpose::Relocate), Ok(4));
+        assert_eq!(take(&mut space, 100, Purpose::Relocate), Err(Refused::Full));
     }
 
     #[test]
@@ -242,7 +250,7 @@ mod tests {
         assert_eq!(take(&mut space, USUAL + 1, Purpose::Publish), Err(Refused::Busy));
         let wanted = space.poll_urgent(Instant::ZERO).unwrap();
         space.handle_not_made(wanted, Instant::ZERO);
-        assert_eq!(take(&mut space, USUAL + 4096, Purpose::Publish), Err(Refused::Full));
+        assert_eq!(take(&mut space, USUAL + 1, Purpose::Publish), Err(Refused::Full));
         assert_eq!(take(&mut space, USUAL, Purpose::Publish), Ok(2));
         assert_eq!(space.poll_urgent(Instant::ZERO + RETRY), None);
         assert_eq!(take(&mut space, USUAL + 4096, Purpose::Publish), Err(Refused::Busy));

@@ -43,7 +43,8 @@ impl Log {
     }
 
     fn push_batch(&mut self, segment: &Segment, start: u32, begin: Option<Begin>) {
-        let mut batch = Batch::new(segment.id, segment.capacity, start, Lsn(self.appended.0 + 1));
+        let seed = Seed::new(self.secret, segment.id);
+        let mut batch = Batch::new(segment.id, segment.capacity, seed, start, Lsn(self.appended.0 + 1));
         batch.begin = begin;
         self.pending.push_back(batch);
     }
@@ -81,7 +82,7 @@ impl Log {
             && self.pending.is_empty()
             && self.durable.batch == self.written.batch
             && !self.written.closed;
-        if (closes || self.head > self.written.head) && self.open_batch(None, Purpose::Upkeep).is_ok() {
+        if (closes || self.head > self.written.head) && self.open_batch(None, Purpose::Relocate).is_ok() {
             writes = true;
         }
         let batches = if writes { std::mem::take(&mut self.pending) } else { Default::default() };
@@ -131,7 +132,7 @@ impl Log {
             let head = if index == last { self.head } else { mark.head };
             mark = Mark { lsn: batch.last_lsn(), batch: mark.batch + 1, head, closed };
             let seal = Seal { number: mark.batch, synced: self.durable.batch, head, closed };
-            writes.push(batch.seal(seal, Seed::new(self.secret, batch.segment)));
+            writes.push(batch.seal(seal));
             let next = batch.next_start();
             self.segment_mut(batch.segment).next = next;
         }

@@ -1,6 +1,6 @@
 //! Without faults: what is appended is confirmed, read, scanned, replayed and given back.
 
-use crate::world::{Step, World, payload, recover, settings};
+use crate::world::{Step, World, cases, payload, recover, settings};
 use berth_log::sim::SimStorage;
 use berth_log::{Action, Cursor, Event, Fsync, Log, Lsn, Purpose, Read, Record, Refused, execute};
 use berth_types::Instant;
@@ -348,7 +348,7 @@ fn any_step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(cases(64))]
 
     /// What is replayed is what was appended, and every record can be read where it was said to lie.
     #[test]

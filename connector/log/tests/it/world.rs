@@ -7,11 +7,18 @@ use berth_log::{
 };
 use berth_types::Instant;
 use bytes::Bytes;
+use proptest::prelude::ProptestConfig;
 use std::time::Duration;
 
 /// The smallest segments that there are, so that short histories use several.
 pub(crate) fn settings(fsync: Fsync) -> Settings {
     Settings { fsync, segment_bytes: 64 * 1024, secret: 77, ..Settings::default() }
+}
+
+/// So many cases of a property, or as many as PROPTEST_CASES says.
+pub(crate) fn cases(usual: u32) -> ProptestConfig {
+    let wanted = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse().ok());
+    ProptestConfig { cases: wanted.unwrap_or(usual), ..ProptestConfig::default() }
 }
 
 pub(crate) fn payload(lsn: u64, len: usize) -> Vec<u8> {
