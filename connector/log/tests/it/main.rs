@@ -1,5 +1,7 @@
 //! The log on a simulated disk and on a real one.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
+
 mod basics;
 mod crash;
 mod damage;
