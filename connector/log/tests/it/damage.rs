@@ -229,7 +229,7 @@ fn segments_of_another_log_are_not_taken() {
     let foreign = berth_log::Settings { secret: 78, ..settings(Fsync::Always) };
     drop(Log::open(&mut other, foreign, Lsn(0), &mut |_, _| Ok(())).unwrap());
     let file = FileId::Segment(SegmentId(1));
-    let mut disk = world.disk.clone();
+    let mut disk = world.disk;
     let bytes = berth_log::Storage::read_at(&mut disk, file, 0, 65_536).unwrap();
     berth_log::Storage::write_at(&mut other, file, 0, &[bytes]).unwrap();
     let (_, recovered) = recover(&mut other, Fsync::Always).unwrap();
