@@ -10,4 +10,7 @@
 
 pub mod cluster;
 pub mod kubectl;
+pub mod process;
+pub mod python;
+pub mod stomp;
 pub mod suite;

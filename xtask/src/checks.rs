@@ -19,6 +19,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "tidy", budget_min: 1, run: tidy },
     Stage { name: "clippy", budget_min: 5, run: clippy },
     Stage { name: "unit", budget_min: 10, run: || cargo(&["test", "--workspace", "--locked"]) },
+    Stage { name: "process", budget_min: 4, run: process },
     Stage { name: "cluster", budget_min: 10, run: || cluster::with_cluster(end_to_end) },
 ];
 
@@ -86,8 +87,16 @@ fn is_generated(path: &Path) -> bool {
     path.components().any(|part| part.as_os_str() == "generated")
 }
 
+/// The connector as a program, with real clients and `kill -9`.
+fn process() -> Result<()> {
+    cargo(&["test", "-p", "berth-e2e", "--test", "process", "--locked"])
+}
+
 fn clippy() -> Result<()> {
-    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])
+    cargo(&["clippy", "--workspace", "--all-targets", "--locked", "--", "-D", "warnings"])?;
+    // `--all-targets` leaves out tests that a plain `cargo test` leaves out.
+    let e2e = ["clippy", "-p", "berth-e2e", "--test", "it", "--test", "process", "--locked", "--"];
+    cargo(&[&e2e[..], &["-D", "warnings"]].concat())
 }
 
 fn end_to_end(kubeconfig: &Path) -> Result<()> {

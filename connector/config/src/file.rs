@@ -157,7 +157,7 @@ pub struct Stomp {
     pub max_connections: Option<i64>,
     /// Bytes of one message's body.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 1_073_741_824)))]
+    #[cfg_attr(feature = "schema", schemars(range(min = 1, max = 120_000_000)))]
     pub max_body_size: Option<i64>,
     /// Bytes of one header line.
     #[serde(default, skip_serializing_if = "Option::is_none")]

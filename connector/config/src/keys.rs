@@ -138,7 +138,7 @@ pub(crate) const SUBSCRIPTION_BUFFER: Key = number(
 pub(crate) const MAX_CONNECTIONS: Key =
     number("stomp.maxConnections", (1, 1_000_000), 1_000, "Connections at one time.");
 pub(crate) const MAX_BODY_SIZE: Key =
-    number("stomp.maxBodySize", (1, 1_073_741_824), 104_857_600, "Bytes of one message's body.");
+    number("stomp.maxBodySize", (1, 120_000_000), 104_857_600, "Bytes of one message's body.");
 pub(crate) const MAX_HEADER_LINE: Key =
     number("stomp.maxHeaderLine", (128, 1_048_576), 8_192, "Bytes of one header line.");
 pub(crate) const MAX_HEADERS: Key =

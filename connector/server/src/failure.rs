@@ -1,0 +1,72 @@
+//! How the program can fail: which line it prints and with which code it exits.
+
+use std::net::SocketAddr;
+use std::path::Path;
+
+use berth_log::IoAction;
+
+/// Why the program ends other than in order.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The configuration cannot be used.
+    #[error("{0}")]
+    Config(#[from] berth_config::Error),
+    /// A listener cannot be opened.
+    #[error("{key}: cannot listen on {address}: {source}; {advice}")]
+    Listen {
+        /// The key that names the address.
+        key: &'static str,
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+        /// What to change.
+        advice: &'static str,
+    },
+    /// The data folder cannot be used.
+    #[error("dataDir: {dir}: {problem}")]
+    DataDir {
+        /// The folder.
+        dir: String,
+        /// What is wrong and what to change.
+        problem: String,
+    },
+    /// A second signal ended the drain.
+    #[error("ended at once by a second signal")]
+    Interrupted,
+    /// Anything that fails while the program runs.
+    #[error("{0:#}")]
+    Other(#[from] anyhow::Error),
+}
+
+impl Failure {
+    /// The code that the process exits with.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Config(_) | Self::Listen { .. } | Self::DataDir { .. } => 2,
+            Self::Interrupted | Self::Other(_) => 1,
+        }
+    }
+
+    /// A listener that cannot be opened.
+    pub(crate) fn listen(key: &'static str, address: SocketAddr, source: std::io::Error) -> Self {
+        let advice = match source.kind() {
+            std::io::ErrorKind::AddrInUse => "choose another port or stop what listens there",
+            std::io::ErrorKind::AddrNotAvailable => "choose an address of this machine",
+            std::io::ErrorKind::PermissionDenied => "choose a port above 1023",
+            _ => "choose another address",
+        };
+        Self::Listen { key, address, source, advice }
+    }
+
+    /// A data folder that cannot be opened.
+    pub(crate) fn data_dir(dir: &Path, error: &berth_log::Error) -> Self {
+        let problem = match error {
+            berth_log::Error::Io { action: IoAction::Lock, .. } => {
+                String::from("another process uses it; stop that process or choose another folder")
+            }
+            error => error.to_string(),
+        };
+        Self::DataDir { dir: dir.display().to_string(), problem }
+    }
+}
