@@ -28,6 +28,8 @@ enum Command {
         #[arg(long)]
         stage: Option<String>,
     },
+    /// Build the product's image without an engine (target/berth-image.tar), for `cluster load`.
+    Image,
     /// Check file and line lengths and module docs (part of `test`).
     Tidy,
 }
@@ -46,6 +48,10 @@ fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Cluster { action } => cluster::run(action),
         Command::Test { stage } => checks::test(stage.as_deref()),
+        Command::Image => {
+            println!("{} is in {}", image::NAME, image::build()?.display());
+            Ok(())
+        }
         Command::Tidy => checks::tidy(),
     }
 }

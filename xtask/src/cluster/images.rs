@@ -6,8 +6,8 @@
 
 use super::node::PAUSE_IMAGE;
 use super::shell;
-use super::tools::{cached, repository};
-use crate::image::{self, Binary, Image};
+use super::tools::cached;
+use crate::image::{self, Binary, Image, repository};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ pub(crate) fn ensure() -> Result<Images> {
             let image = Image {
                 name: name.into(),
                 entrypoint: vec!["/testpod".into(), command.into()],
-                user: "65532:65532".into(),
+                user: image::USER.into(),
                 binaries: vec![Binary { source: binary.clone(), target: "/testpod".into() }],
             };
             image::write(&image, &folder.join(file))?;

@@ -6,8 +6,9 @@
 use super::images::{self, TESTPOD_IMAGE};
 use super::process::{Part, Processes};
 use super::shell;
-use super::tools::{installed_or_built, repository};
+use super::tools::installed_or_built;
 use super::{marker, provisioner};
+use crate::image::repository;
 use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -93,6 +93,11 @@ fn up(cluster: &Cluster) -> Result<()> {
         }
     }
     println!("export KUBECONFIG={}", kubeconfig(cluster).display());
+    if let Some(programs) =
+        kubeconfig(cluster).parent().map(|folder| folder.join("bin")).filter(|bin| bin.is_dir())
+    {
+        println!("export PATH={}:$PATH   # kubectl and helm that fit", programs.display());
+    }
     Ok(())
 }
 

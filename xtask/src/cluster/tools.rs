@@ -6,7 +6,7 @@
 //! where it stood.
 
 use super::shell;
-use crate::image::hex;
+use crate::image::{hex, repository};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -128,11 +128,30 @@ pub(crate) fn cached(name: &str, key: &str, make: impl FnOnce(&Path) -> Result<(
     if folder.is_dir() {
         return Ok(folder);
     }
-    let partial = folder.with_extension("partial");
+    remove_abandoned(&cache()?, name)?;
+    // The process id: what an interrupted build may still be writing must never become part of this one.
+    let partial = cache()?.join(format!("{name}-{short}.{}.partial", std::process::id()));
     fs::create_dir_all(&partial).with_context(|| format!("making {}", partial.display()))?;
     make(&partial)?;
-    fs::rename(&partial, &folder).with_context(|| format!("completing {}", folder.display()))?;
+    match fs::rename(&partial, &folder) {
+        // Somebody else has completed the same thing meanwhile.
+        Err(_) if folder.is_dir() => fs::remove_dir_all(&partial)?,
+        result => result.with_context(|| format!("completing {}", folder.display()))?,
+    }
     Ok(folder)
+}
+
+/// Removes the unfinished folders of processes that are gone.
+fn remove_abandoned(cache: &Path, name: &str) -> Result<()> {
+    for entry in fs::read_dir(cache).into_iter().flatten().flatten() {
+        let found = entry.file_name().to_string_lossy().into_owned();
+        let rest = found.strip_suffix(".partial").filter(|rest| rest.starts_with(&format!("{name}-")));
+        let owner = rest.and_then(|rest| rest.rsplit('.').next());
+        if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            fs::remove_dir_all(entry.path()).with_context(|| format!("removing {found}"))?;
+        }
+    }
+    Ok(())
 }
 
 fn build(tool: &GoTool) -> Result<PathBuf> {
@@ -261,11 +280,6 @@ fn apt(args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
     command.args(["-q", "-o", "Dpkg::Use-Pty=0"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
     shell::output(&mut command).map(drop)
-}
-
-/// The root of this clone.
-pub(crate) fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
 #[cfg(test)]
