@@ -14,3 +14,11 @@ pub mod process;
 pub mod python;
 pub mod stomp;
 pub mod suite;
+
+/// The product's image that tests deploy: BERTH_E2E_IMAGE, else what `cargo xtask image` and
+/// `cargo xtask cluster load` put into a cluster of ours.
+#[must_use]
+pub fn product_image() -> String {
+    let set = std::env::var("BERTH_E2E_IMAGE").ok().filter(|image| !image.is_empty());
+    set.unwrap_or_else(|| "berth.local/berth:dev".to_owned())
+}

@@ -278,8 +278,11 @@ fn install(packages: &[&str]) -> Result<()> {
 
 fn apt(args: &[&str]) -> Result<()> {
     let mut command = Command::new("apt-get");
-    command.args(["-q", "-o", "Dpkg::Use-Pty=0"]).args(args).env("DEBIAN_FRONTEND", "noninteractive");
-    shell::output(&mut command).map(drop)
+    command.args(["-q", "-o", "Dpkg::Use-Pty=0", "-o", "Acquire::Retries=2"]).args(args);
+    // What it says is the progress that people see, and the reason when it fails.
+    let status = command.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).status()?;
+    ensure!(status.success(), "apt-get {} failed", args.first().unwrap_or(&""));
+    Ok(())
 }
 
 #[cfg(test)]
