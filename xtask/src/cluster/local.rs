@@ -32,6 +32,7 @@ pub(crate) fn up() -> Result<()> {
     let _lock = lock()?;
     let begun = Instant::now();
     tools::ensure_packages()?;
+    network::refuse_overlap()?;
     let tools = Tools::ensure()?;
     let images = images::ensure()?;
     if is_of_another_boot() {

@@ -19,7 +19,6 @@ const FENCE_METRIC: &str = "100000";
 
 /// Makes whatever is missing; harmless when all is there. Heals nodes that were cut off.
 pub(crate) fn up() -> Result<()> {
-    refuse_overlap()?;
     for network in NETWORKS {
         ip(&["route", "replace", "unreachable", network, "metric", FENCE_METRIC])?;
     }
@@ -105,7 +104,7 @@ pub(crate) fn unfence() -> Result<()> {
 }
 
 /// A machine that already uses one of our networks keeps it; we do not start.
-fn refuse_overlap() -> Result<()> {
+pub(crate) fn refuse_overlap() -> Result<()> {
     for line in ip_output(&["-4", "route", "show"])?.lines() {
         let words: Vec<_> = line.split_whitespace().collect();
         let ours = line.contains(BRIDGE) || words.contains(&FENCE_METRIC);
