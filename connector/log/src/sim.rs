@@ -53,7 +53,7 @@ pub fn lose_all(_: Unsynced) -> Survivor {
     Survivor::Version(0)
 }
 
-/// Everything written survives, as after the end of a process alone.
+/// Everything written survives.
 pub fn keep_all(unsynced: Unsynced) -> Survivor {
     Survivor::Version(unsynced.versions)
 }
@@ -94,12 +94,15 @@ struct SimFile {
     durable: BTreeMap<u64, Sector>,
     /// What was written since the last sync, oldest version first.
     unsynced: BTreeMap<u64, Vec<Sector>>,
+    /// What a failed sync left: it is read until the power fails, and no later sync makes it durable.
+    stranded: BTreeMap<u64, Sector>,
 }
 
 impl SimFile {
     fn sector(&self, number: u64) -> Sector {
         let newest = self.unsynced.get(&number).and_then(|versions| versions.last());
-        newest.or_else(|| self.durable.get(&number)).copied().unwrap_or([0; SECTOR])
+        let stranded = || self.stranded.get(&number);
+        newest.or_else(stranded).or_else(|| self.durable.get(&number)).copied().unwrap_or([0; SECTOR])
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) {
@@ -120,7 +123,15 @@ impl SimFile {
         for (number, versions) in std::mem::take(&mut self.unsynced) {
             if let Some(newest) = versions.last() {
                 self.durable.insert(number, *newest);
+                self.stranded.remove(&number);
             }
+        }
+    }
+
+    /// What Linux does when it cannot write pages back: it reports that once and calls them clean.
+    fn fail_sync(&mut self) {
+        for (number, mut versions) in std::mem::take(&mut self.unsynced) {
+            self.stranded.extend(versions.pop().map(|newest| (number, newest)));
         }
     }
 }
@@ -159,7 +170,8 @@ impl SimStorage {
         self.is_down
     }
 
-    /// Call number `call` fails and does nothing (a write or sync: the bytes stay unsynced and readable).
+    /// Call number `call` fails and does nothing. After a failed sync what was written can be read, is lost with the
+    /// power, and is made durable by no later sync, unless it is written again.
     pub fn fail_at(&mut self, call: u64) {
         self.failing.insert(call);
     }
@@ -190,6 +202,7 @@ impl SimStorage {
     pub fn crash(&mut self, pick: &mut dyn FnMut(Unsynced) -> Survivor) {
         let mut index = 0;
         for (id, file) in &mut self.files {
+            file.stranded.clear();
             for (sector, versions) in std::mem::take(&mut file.unsynced) {
                 let unsynced = Unsynced { file: *id, sector, versions: versions.len(), index };
                 index += 1;
@@ -204,6 +217,12 @@ impl SimStorage {
                 }
             }
         }
+        self.end_process();
+    }
+
+    /// The process ends and the system lives on: everything written can be read, and what was not synced is still not
+    /// durable. The plan of a power cut and of failing calls is forgotten, the capacity stays.
+    pub fn end_process(&mut self) {
         self.crash_at = None;
         self.is_down = false;
         self.failing.clear();
@@ -294,9 +313,15 @@ impl Storage for SimStorage {
     }
 
     fn sync(&mut self, file: FileId) -> io::Result<()> {
-        self.whole_call()?;
-        self.file(file)?.sync();
-        Ok(())
+        let result = self.whole_call();
+        let is_down = self.is_down;
+        let file = self.file(file)?;
+        match result {
+            Ok(()) => file.sync(),
+            Err(_) if !is_down => file.fail_sync(),
+            Err(_) => {}
+        }
+        result
     }
 
     fn read_at(&mut self, file: FileId, offset: u64, len: usize) -> io::Result<Bytes> {
@@ -326,6 +351,7 @@ impl Storage for SimStorage {
             let whole = len.div_ceil(SECTOR as u64);
             file.durable.retain(|number, _| *number < whole);
             file.unsynced.retain(|number, _| *number < whole);
+            file.stranded.retain(|number, _| *number < whole);
             let rest = (len % SECTOR as u64) as usize;
             if rest > 0 {
                 let mut sector = file.sector(len / SECTOR as u64);

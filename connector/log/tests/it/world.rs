@@ -151,19 +151,18 @@ impl World {
 
     /// The power fails, `pick` says what survives, and the log is opened again. Checks every promise.
     pub(crate) fn crash(&mut self, pick: &mut dyn FnMut(Unsynced) -> Survivor) -> Recovered {
-        let power_is_kept = false;
-        self.restart(pick, power_is_kept)
-    }
-
-    /// The process ends and the system lives on.
-    pub(crate) fn kill(&mut self) -> Recovered {
-        self.restart(&mut berth_log::sim::keep_all, true)
-    }
-
-    fn restart(&mut self, pick: &mut dyn FnMut(Unsynced) -> Survivor, power_is_kept: bool) -> Recovered {
         self.disk.crash(pick);
+        self.reopen(self.durable)
+    }
+
+    /// The process ends, the system lives on, and the log is opened again.
+    pub(crate) fn kill(&mut self) -> Recovered {
+        self.disk.end_process();
+        self.reopen(self.confirmed)
+    }
+
+    fn reopen(&mut self, promised: Lsn) -> Recovered {
         let (log, recovered) = recover(&mut self.disk, self.fsync).expect("recovery");
-        let promised = if power_is_kept { self.confirmed } else { self.durable };
         self.check(&recovered, promised);
         self.log = log;
         self.model.truncate(recovered.last.0 as usize);
