@@ -306,7 +306,7 @@ impl Chain {
     /// The state of the log at its end.
     fn mark(&self) -> Mark {
         Mark {
-            lsn: Lsn(self.next_lsn.0 - 1),
+            lsn: Lsn(self.next_lsn.0.saturating_sub(1)),
             batch: self.next_batch - 1,
             head: self.head,
             closed: self.is_closed,

@@ -170,8 +170,8 @@ impl SimStorage {
         self.is_down
     }
 
-    /// Call number `call` fails and does nothing. After a failed sync what was written can be read, is lost with the
-    /// power, and is made durable by no later sync, unless it is written again.
+    /// Call number `call` fails and does nothing. After a failed sync what was written can be read, is lost
+    /// with the power, and is made durable by no later sync, unless it is written again.
     pub fn fail_at(&mut self, call: u64) {
         self.failing.insert(call);
     }
@@ -220,8 +220,8 @@ impl SimStorage {
         self.end_process();
     }
 
-    /// The process ends and the system lives on: everything written can be read, and what was not synced is still not
-    /// durable. The plan of a power cut and of failing calls is forgotten, the capacity stays.
+    /// The process ends and the system lives on: everything written can be read, and what was not synced is
+    /// still not durable. The plan of a power cut and of failing calls is forgotten, the capacity stays.
     pub fn end_process(&mut self) {
         self.crash_at = None;
         self.is_down = false;

@@ -253,8 +253,9 @@ pub struct FileStorage {
 struct Handle {
     file: File,
     last_use: u64,
-    /// Written and not synced: stays open, so that no error of the write-back is missed.
-    is_dirty: bool,
+    /// Stays open: it is written and not synced, and no error of the write-back may be missed; or it is
+    /// new, and its first write shall not fail for want of a descriptor.
+    is_kept: bool,
 }
 
 /// Clean files that stay open: a backlog of any size costs no more descriptors.
@@ -271,7 +272,7 @@ impl FileStorage {
     /// [`Error::Io`]; with [`IoAction::Lock`] when another process holds the directory.
     pub fn open(dir: &Path) -> Result<Self, Error> {
         let failed = |action| move |source| Error::Io { action, file: FileId::Lock, source };
-        std::fs::create_dir_all(dir).map_err(failed(IoAction::Create))?;
+        make_dir(dir).map_err(failed(IoAction::Create))?;
         let lock = File::options()
             .create(true)
             .truncate(false)
@@ -306,18 +307,25 @@ impl FileStorage {
         if !self.handles.contains_key(&id) {
             self.make_room_for_a_handle();
             let file = File::options().read(true).write(true).open(self.path(id))?;
-            self.handles.insert(id, Handle { file, last_use: 0, is_dirty: false });
+            self.handles.insert(id, Handle { file, last_use: 0, is_kept: false });
         }
         let handle = self.handles.get_mut(&id).expect("invariant: it was inserted above");
         handle.last_use = self.uses;
         Ok(handle)
     }
 
+    /// Keeps a file open that will be written, so that its first write needs no descriptor.
+    fn keep(&mut self, id: FileId, file: File) {
+        self.uses += 1;
+        self.make_room_for_a_handle();
+        self.handles.insert(id, Handle { file, last_use: self.uses, is_kept: true });
+    }
+
     fn make_room_for_a_handle(&mut self) {
         if self.handles.len() < HANDLES_MAX {
             return;
         }
-        let clean = self.handles.iter().filter(|(_, handle)| !handle.is_dirty);
+        let clean = self.handles.iter().filter(|(_, handle)| !handle.is_kept);
         if let Some((&oldest, _)) = clean.min_by_key(|(_, handle)| handle.last_use) {
             self.handles.remove(&oldest);
         }
@@ -358,14 +366,14 @@ impl Storage for FileStorage {
 
     fn write_at(&mut self, file: FileId, offset: u64, parts: &[Bytes]) -> io::Result<()> {
         let handle = self.handle(file)?;
-        handle.is_dirty = true;
+        handle.is_kept = true;
         write_all(&mut handle.file, offset, parts)
     }
 
     fn sync(&mut self, file: FileId) -> io::Result<()> {
         let handle = self.handle(file)?;
         handle.file.sync_data()?;
-        handle.is_dirty = false;
+        handle.is_kept = false;
         Ok(())
     }
 
@@ -378,7 +386,7 @@ impl Storage for FileStorage {
 
     fn truncate(&mut self, file: FileId, len: u64) -> io::Result<()> {
         let handle = self.handle(file)?;
-        handle.is_dirty = true;
+        handle.is_kept = true;
         handle.file.set_len(len)
     }
 
@@ -392,7 +400,7 @@ impl Storage for FileStorage {
         self.handles.remove(&to);
         std::fs::rename(self.path(from), self.path(to))?;
         if let Some(handle) = self.handles.remove(&from) {
-            self.handles.insert(to, handle);
+            self.keep(to, handle.file);
         }
         self.names.sync_all()
     }
@@ -408,6 +416,17 @@ fn explain(error: TryLockError, dir: &Path) -> io::Error {
     }
 }
 
+/// Makes `dir` with its parents, all of their names durable.
+fn make_dir(dir: &Path) -> io::Result<()> {
+    let missing: Vec<_> = dir.ancestors().take_while(|dir| !dir.exists()).collect();
+    std::fs::create_dir_all(dir)?;
+    for made in missing {
+        let parent = made.parent().filter(|parent| !parent.as_os_str().is_empty());
+        File::open(parent.unwrap_or_else(|| Path::new(".")))?.sync_all()?;
+    }
+    Ok(())
+}
+
 /// Gives `file` its length and its place on the disk.
 fn allocate(file: &File, len: u64) -> io::Result<()> {
     if len == 0 {
@@ -417,9 +436,12 @@ fn allocate(file: &File, len: u64) -> io::Result<()> {
     {
         use nix::errno::Errno;
         let size = i64::try_from(len).map_err(|_| io::Error::from(io::ErrorKind::FileTooLarge))?;
-        match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::empty(), 0, size) {
-            Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => {}
-            other => return other.map_err(io::Error::from),
+        loop {
+            match nix::fcntl::fallocate(file, nix::fcntl::FallocateFlags::empty(), 0, size) {
+                Err(Errno::EINTR) => {}
+                Err(Errno::EOPNOTSUPP | Errno::ENOSYS) => break,
+                other => return other.map_err(io::Error::from),
+            }
         }
     }
     let zeros = vec![0; 1 << 20];

@@ -180,8 +180,8 @@ impl Chain {
 
     fn add(&mut self, id: SegmentId, header: BatchHeader) {
         self.end = next_offset(&header);
-        self.next_batch = header.number + 1;
-        self.next_lsn = Lsn(header.first_lsn.0 + u64::from(header.count));
+        self.next_batch = header.number.wrapping_add(1);
+        self.next_lsn = Lsn(header.first_lsn.0.wrapping_add(header.count.into()));
         self.head = header.head;
         self.is_closed = header.closed;
         self.batches.push((id, header));
@@ -245,10 +245,10 @@ pub(super) fn visit<S: Storage>(
                     visitor(lsn, record).map_err(|reason| corrupt(at.into(), reason))?;
                     visited += 1;
                 }
-                lsn.0 += 1;
+                lsn.0 = lsn.0.wrapping_add(1);
             }
             offset = next_offset(&batch);
-            number += 1;
+            number = number.wrapping_add(1);
         }
     }
     Ok(visited)

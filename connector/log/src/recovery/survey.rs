@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 
 /// The segment that a new log begins with.
 pub(super) const FIRST_SEGMENT: SegmentId = SegmentId(1);
+/// Far beyond what a disk lives to see; numbers above it cannot be counted up without care.
+const LAST_SEGMENT: u64 = 1 << 62;
 const CHUNK_BYTES: u64 = 1024 * 1024;
 
 /// A segment file.
@@ -49,6 +51,9 @@ pub(super) fn segments<S: Storage>(
         let capacity = u32::try_from(*len).ok().filter(|_| is_whole);
         let bad = |reason| Error::Corrupt { file: *file, offset: *len, reason };
         let capacity = capacity.ok_or_else(|| bad("no segment file has this length"))?;
+        if !(1..=LAST_SEGMENT).contains(&id.0) {
+            return Err(bad("no segment has this number"));
+        }
         let sector = disk.read(id, 0, SECTOR_BYTES as usize)?;
         let header = SegmentHeader::decode(&sector, id, Seed::new(disk.secret, id))?;
         if header.is_some_and(|header| header.capacity != capacity) {

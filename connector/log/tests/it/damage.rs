@@ -1,9 +1,10 @@
 //! Damage to what was synced is found and named, wherever it is; only the very last batch reads as a torn
 //! tail.
 
-use crate::world::{World, recover, settings};
+use crate::world::{World, cases, recover, settings};
 use berth_log::sim::SimStorage;
 use berth_log::{Error, FileId, Fsync, Log, Lsn, Purpose, SegmentId};
+use proptest::prelude::*;
 
 /// A log of 9 batches in 3 segments, each synced before the next was written.
 fn sound() -> World {
@@ -234,4 +235,18 @@ fn segments_of_another_log_are_not_taken() {
     berth_log::Storage::write_at(&mut other, file, 0, &[bytes]).unwrap();
     let (_, recovered) = recover(&mut other, Fsync::Always).unwrap();
     assert_eq!(recovered.records, []);
+}
+
+proptest! {
+    #![proptest_config(cases(128))]
+
+    /// Also headers that pass although nobody wrote them end in a log that works or in an error.
+    #[test]
+    fn whatever_the_files_hold_recovery_ends(
+        changes in prop::collection::vec(prop::array::uniform32(any::<u8>()), 1..12),
+    ) {
+        // A change has 48 bytes.
+        let parts = changes.iter().map(|part| [&part[..], &part[..16]].concat());
+        berth_log::fuzz_recover(&parts.collect::<Vec<_>>().concat());
+    }
 }
