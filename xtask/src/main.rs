@@ -2,7 +2,10 @@
 
 mod checks;
 mod cluster;
+mod hello;
 mod image;
+mod product;
+mod up;
 
 use std::process::ExitCode;
 
@@ -17,6 +20,10 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Bring up a cluster with the operator and a sample connector, and send a message through it.
+    Up,
+    /// Undo `up`: take the cluster down (somebody else's: remove what `up` installed).
+    Down,
     /// Start, repair, use and remove a real Kubernetes cluster for tests.
     Cluster {
         #[command(subcommand)]
@@ -46,6 +53,8 @@ fn main() -> ExitCode {
 
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
+        Command::Up => up::up(),
+        Command::Down => up::down(),
         Command::Cluster { action } => cluster::run(action),
         Command::Test { stage } => checks::test(stage.as_deref()),
         Command::Image => {

@@ -24,15 +24,18 @@ mod node;
 mod pki;
 mod process;
 mod provisioner;
+mod session;
 mod shell;
 mod tools;
 
 use anyhow::{Context, Result, bail};
 use choose::{Cluster, choose};
 use process::Part;
+pub(crate) use session::Session;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+pub(crate) use tools::{cache, repository};
 
 /// What `cargo xtask cluster` can do.
 #[derive(clap::Subcommand)]
@@ -99,6 +102,23 @@ fn up(cluster: &Cluster) -> Result<()> {
         println!("export PATH={}:$PATH   # kubectl and helm that fit", programs.display());
     }
     Ok(())
+}
+
+/// Brings the chosen cluster up, or checks that it answers.
+pub(crate) fn ready() -> Result<Session> {
+    let cluster = choose()?;
+    up(&cluster)?;
+    let kubeconfig = kubeconfig(&cluster);
+    Session::new(cluster, kubeconfig)
+}
+
+/// Takes the chosen cluster down when it is ours; else leaves it alone and says so with `false`.
+pub(crate) fn down_if_ours() -> Result<bool> {
+    match choose()? {
+        Cluster::Local => local::down().map(|()| true),
+        Cluster::Kind(engine) => kind::down(engine).map(|()| true),
+        Cluster::Foreign(_) => Ok(false),
+    }
 }
 
 /// Runs `work` with a cluster that is up. One that was up before stays up; else it goes down again, also when
