@@ -2,6 +2,7 @@
 
 use crate::cluster::{self, Session};
 use crate::hello;
+use crate::image;
 use crate::product;
 use anyhow::{Context, Result, bail};
 use std::env;
@@ -21,7 +22,7 @@ pub(crate) fn up() -> Result<()> {
     step(1, "a cluster");
     let session = cluster::ready()?;
     step(2, "the image");
-    let image = image(&session)?;
+    let image = product_image(&session)?;
     step(3, "the operator");
     install(&session, &image)?;
     step(4, "a connector");
@@ -61,7 +62,7 @@ pub(crate) fn down() -> Result<()> {
 }
 
 /// The image's name in the cluster; built and loaded unless somebody else's cluster pulls it.
-pub(crate) fn image(session: &Session) -> Result<String> {
+pub(crate) fn product_image(session: &Session) -> Result<String> {
     if let Some(image) = env::var("BERTH_E2E_IMAGE").ok().filter(|name| !name.is_empty()) {
         return Ok(image);
     }
@@ -106,7 +107,7 @@ fn await_ready(session: &Session) -> Result<()> {
 }
 
 fn repository_file(path: &str) -> String {
-    cluster::repository().join(Path::new(path)).display().to_string()
+    image::repository().join(Path::new(path)).display().to_string()
 }
 
 fn step(number: u32, what: &str) {

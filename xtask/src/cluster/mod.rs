@@ -35,7 +35,7 @@ pub(crate) use session::Session;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-pub(crate) use tools::{cache, repository};
+pub(crate) use tools::cache;
 
 /// What `cargo xtask cluster` can do.
 #[derive(clap::Subcommand)]
