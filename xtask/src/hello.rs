@@ -7,8 +7,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// Sends one message with a receipt, receives it with `ack:client-individual`, acknowledges it with a receipt,
-/// and says goodbye. Returns the body that came back.
+/// Sends one message with a receipt, receives it with `ack:client-individual`, acknowledges it with a
+/// receipt, and says goodbye. Returns the body that came back.
 pub(crate) fn send_and_acknowledge(port: u16) -> Result<String> {
     let stream = TcpStream::connect(("127.0.0.1", port)).context("connecting to the connector")?;
     stream.set_read_timeout(Some(Duration::from_secs(20)))?;
