@@ -184,7 +184,15 @@ impl Broker {
             Peek::Entry(seq, _) if queue.bodies.has_recent(seq) => return,
             Peek::Entry(..) | Peek::Page(_) => {}
         }
-        if let Some(first) = queue.index.page_ahead(AHEAD_MESSAGES_MAX as u32) {
+        // A block that only may be wanted is read back when there is room for it; else it would be sent away
+        // before it is used, again and again.
+        let within = match self.pager.has_room() {
+            true => AHEAD_MESSAGES_MAX as u32,
+            false => 1,
+        };
+        if !queue.waiters.is_empty()
+            && let Some(first) = queue.index.page_ahead(within)
+        {
             self.pager.load(channel, first, &mut queue.index);
         }
         if queue.bodies.ahead() > AHEAD_MESSAGES_MAX / 2 && !queue.waits_for_body() {

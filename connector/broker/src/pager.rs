@@ -70,6 +70,11 @@ impl Pager {
         self.entries * Entry::BYTES as u64
     }
 
+    /// Whether another block can be in memory without sending one away.
+    pub(crate) const fn has_room(&self) -> bool {
+        self.entries + INDEX_BLOCK_ENTRIES as u64 <= self.entries_max
+    }
+
     /// One entry was added; `listed` is a block that has become worth a slot by it.
     pub(crate) fn added(&mut self, channel: ChannelId, listed: Option<u64>) {
         self.entries += 1;

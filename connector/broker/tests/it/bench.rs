@@ -72,8 +72,14 @@ impl Bench {
 
     /// Until nothing is left to do, short waits of the journal included.
     pub(crate) fn run(&mut self) {
+        let mut steps = 0;
         loop {
-            while self.step() {}
+            while self.step() {
+                steps += 1;
+                assert!(steps < 10_000, "never quiet");
+            }
+            steps += 1;
+            assert!(steps < 10_000, "never quiet");
             let soon = self.now.monotonic + Duration::from_millis(20);
             match self.broker.poll_timeout() {
                 Some(at) if at <= soon => {

@@ -1,5 +1,8 @@
 //! The broker on a simulated disk.
-#![allow(clippy::unwrap_used, missing_docs)]
+
+#![allow(clippy::unwrap_used, reason = "all of this crate is tests")]
 
 mod basics;
 mod bench;
+mod crash;
+mod model;
