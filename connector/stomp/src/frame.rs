@@ -157,8 +157,14 @@ impl Frame {
     ///
     /// In 1.0 the value is without blanks at both ends: clients of that time pad.
     pub fn header(&self, name: &str) -> Option<Cow<'_, str>> {
-        let header = self.headers().find(|h| h.raw_name() == name)?;
-        Some(match (self.version, header.value()) {
+        let is_named =
+            |line: &&Line| self.head.get(line.start as usize..line.colon as usize) == Some(name.as_bytes());
+        let line = self.lines.iter().find(is_named)?;
+        // The decoder checked the whole head; a part between ASCII octets of UTF-8 is UTF-8.
+        let value = self.head.get(line.colon as usize + 1..line.end as usize)?;
+        let value = std::str::from_utf8(value).ok()?;
+        let value = if line.is_escaped { unescape(value) } else { Cow::Borrowed(value) };
+        Some(match (self.version, value) {
             (Version::V1_0, Cow::Borrowed(value)) => Cow::Borrowed(value.trim_matches(is_blank)),
             (_, value) => value,
         })
@@ -166,7 +172,9 @@ impl Frame {
 
     /// All headers in the order of the wire, repeated ones too.
     pub fn headers(&self) -> impl Iterator<Item = Header<'_>> {
-        self.lines.iter().map(|line| Header { head: &self.head, line: *line, version: self.version })
+        // Checked by the decoder already; looking again costs less than a check per header.
+        let head = std::str::from_utf8(&self.head).unwrap_or_default();
+        self.lines.iter().map(move |line| Header { head, line: *line, version: self.version })
     }
 }
 
@@ -177,7 +185,7 @@ fn is_blank(c: char) -> bool {
 /// One header of a frame.
 #[derive(Clone, Copy, Debug)]
 pub struct Header<'a> {
-    head: &'a Bytes,
+    head: &'a str,
     line: Line,
     version: Version,
 }
@@ -225,9 +233,7 @@ impl<'a> Header<'a> {
     }
 
     fn text(&self, start: u32, end: u32) -> &'a str {
-        let bytes = self.head.get(start as usize..end as usize).unwrap_or_default();
-        // The decoder checked the whole block; a part between ASCII octets of UTF-8 is UTF-8.
-        std::str::from_utf8(bytes).unwrap_or_default()
+        self.head.get(start as usize..end as usize).unwrap_or_default()
     }
 }
 

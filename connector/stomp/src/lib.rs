@@ -40,6 +40,8 @@ mod decode;
 mod encode;
 mod error;
 mod frame;
+#[doc(hidden)]
+pub mod fuzz;
 mod output;
 mod request;
 mod timer;

@@ -5,8 +5,6 @@
 //! message-id, and not to be guessed from tokens of other connections. Whether a delivery so named is
 //! pending is the engine's to say.
 
-use std::fmt::Write as _;
-
 use berth_types::DeliveryId;
 
 const HALF: u64 = (1 << 61) - 1;
@@ -38,8 +36,11 @@ impl Ids {
     /// The message-id of a delivery to a subscription with this id.
     pub(crate) fn write_message_id(&self, out: &mut String, delivery: DeliveryId, subscription: u32) {
         out.clear();
-        // Writing to a String cannot fail.
-        write!(out, "{:016x}-{:x}-{subscription:08x}", self.session, delivery.get()).unwrap_or_default();
+        push_hex(out, self.session, 16);
+        out.push('-');
+        push_hex(out, delivery.get(), hex_digits(delivery.get()));
+        out.push('-');
+        push_hex(out, u64::from(subscription), 8);
     }
 
     /// The delivery that a message-id of this connection names, and the hash of its subscription's id.
@@ -61,11 +62,15 @@ impl Ids {
         out.clear();
         // 122 bits, with the version (4) and the variant of a random UUID (RFC 9562, section 5.4) between
         // them.
-        let bits = (u128::from(left) << 61) | u128::from(right);
-        let (a, b) = (bits >> 74, (bits >> 62) & 0xfff);
-        let (c, d) = ((bits >> 48) & 0x3fff, bits & 0xffff_ffff_ffff);
-        write!(out, "{:08x}-{:04x}-4{b:03x}-{:04x}-{d:012x}", a >> 16, a & 0xffff, c | 0x8000)
-            .unwrap_or_default();
+        push_hex(out, left >> 29, 8);
+        out.push('-');
+        push_hex(out, (left >> 13) & 0xffff, 4);
+        out.push('-');
+        push_hex(out, 0x4000 | ((left >> 1) & 0xfff), 4);
+        out.push('-');
+        push_hex(out, 0x8000 | ((left & 1) << 13) | (right >> 48), 4);
+        out.push('-');
+        push_hex(out, right & 0xffff_ffff_ffff, 12);
     }
 
     /// The delivery that a token of this connection names.
@@ -76,9 +81,8 @@ impl Ids {
         if parts.next().is_some() || b >> 12 != 4 || c >> 14 != 2 {
             return None;
         }
-        let a = (u128::from(a1) << 16) | u128::from(a2);
-        let bits = (a << 74) | (u128::from(b & 0xfff) << 62) | (u128::from(c & 0x3fff) << 48) | u128::from(d);
-        let (mut left, mut right) = ((bits >> 61) as u64 & HALF, bits as u64 & HALF);
+        let mut left = (a1 << 29) | (a2 << 13) | ((b & 0xfff) << 1) | ((c >> 13) & 1);
+        let mut right = ((c & 0x1fff) << 48) | d;
         for key in self.keys.into_iter().rev() {
             (left, right) = (right ^ (mix(left ^ key) & HALF), left);
         }
@@ -92,6 +96,18 @@ impl Ids {
 pub(crate) fn hash(subscription: &str) -> u32 {
     // FNV-1a: short keys, no secrets.
     subscription.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+fn push_hex(out: &mut String, value: u64, digits: u32) {
+    for place in (0..digits).rev() {
+        let digit = (value >> (4 * place)) & 0xf;
+        out.push(char::from_digit(digit as u32, 16).unwrap_or('0'));
+    }
+}
+
+const fn hex_digits(value: u64) -> u32 {
+    let bits = u64::BITS - value.leading_zeros();
+    if bits == 0 { 1 } else { bits.div_ceil(4) }
 }
 
 /// Lower-case hexadecimal digits only, as we write them.

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing)] // Helpers of tests fail by panicking.
 
 mod connect;
+mod corpus;
 mod framing;
 mod headers;
 mod heart_beat;
