@@ -46,7 +46,7 @@ const LINGER_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// One read asks for so much at first, and for more while reads come back full.
 const READ_BYTES_MIN: usize = 8 * 1024;
-const READ_BYTES_MAX: usize = 128 * 1024;
+const READ_BYTES_MAX: usize = 64 * 1024;
 
 /// Slices in one vectored write.
 const SLICES_MAX: usize = 64;

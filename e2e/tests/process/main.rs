@@ -8,4 +8,5 @@ mod admin;
 mod crash;
 mod drain;
 mod hostile;
+mod quick_start;
 mod startup;
