@@ -177,8 +177,7 @@ impl Shard {
                 }
             }
             Letter::Recovered(broker, found) => {
-                let Recovered { queues, messages, redelivered, log } = found;
-                tracing::info!(queues, messages, redelivered, ?log, "Journal recovered");
+                report(&found);
                 self.broker = Some(broker);
                 self.state.send_replace(BrokerState::Ready);
                 for entry in self.connections.values() {
@@ -266,3 +265,17 @@ impl Shard {
         Err(berth_log::Error::Poisoned)
     }
 }
+
+/// What a person should know about a start.
+fn report(found: &Recovered) {
+    let Recovered { queues, messages, redelivered, log } = found;
+    let (records, clean) = (log.records, log.clean);
+    tracing::info!(queues, messages, redelivered, records, clean, "Journal recovered");
+    if let Some((segment, offset)) = log.cut {
+        let file = berth_log::FileId::Segment(segment);
+        tracing::warn!(%file, offset, "Torn tail of the journal cut, nothing in it was confirmed");
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -106,8 +106,8 @@ impl Ledger {
     }
 }
 
-fn one_life(folder: &Path, life: usize, ledger: &mut Ledger) {
-    let server = Server::start(folder, "").unwrap();
+fn one_life(folder: &Path, fsync: &str, life: usize, ledger: &mut Ledger) {
+    let server = Server::start(folder, &format!("broker: {{ embedded: {{ fsync: {fsync} }} }}")).unwrap();
     let (prefix_a, prefix_b) = (format!("{life}a"), format!("{life}b"));
     let producers = [
         Load::start(&server, &["produce", "jobs", &prefix_a, "100000"]),
@@ -125,18 +125,58 @@ fn one_life(folder: &Path, life: usize, ledger: &mut Ledger) {
     ledger.read(&lines);
 }
 
+fn consume_the_rest(server: &Server, ledger: &mut Ledger) {
+    let mut lines = Vec::new();
+    Load::start(server, &["consume", "jobs", "2"]).finish(&mut lines);
+    ledger.read(&lines);
+    ledger.check_nothing_is_lost();
+}
+
+#[test]
+fn the_other_modes_keep_their_word_when_only_the_process_ends() {
+    let folder = tempdir().unwrap();
+    let mut ledger = Ledger::default();
+    for (life, fsync) in ["interval", "never"].into_iter().enumerate() {
+        one_life(folder.path(), fsync, life, &mut ledger);
+    }
+    consume_the_rest(&Server::start(folder.path(), "").unwrap(), &mut ledger);
+}
+
+fn ledger_of(lives: &[&[&str]]) -> Ledger {
+    let mut ledger = Ledger::default();
+    for life in lives {
+        ledger.read(&life.iter().map(|line| String::from(*line)).collect::<Vec<_>>());
+    }
+    ledger
+}
+
+#[test]
+#[should_panic(expected = "were lost")]
+fn the_ledger_finds_a_lost_message() {
+    ledger_of(&[&["confirmed a", "confirmed b", "received a false"]]).check_nothing_is_lost();
+}
+
+#[test]
+#[should_panic(expected = "came back")]
+fn the_ledger_finds_a_settled_message_that_comes_back() {
+    ledger_of(&[&["received a false", "settled a"], &["received a true"]]);
+}
+
+#[test]
+#[should_panic(expected = "without saying so")]
+fn the_ledger_finds_a_duplicate_that_is_not_marked() {
+    ledger_of(&[&["received a false"], &["received a false"]]);
+}
+
 #[test]
 fn nothing_confirmed_is_lost_and_nothing_settled_comes_back() {
     let folder = tempdir().unwrap();
     let mut ledger = Ledger::default();
     for life in 0..4 {
-        one_life(folder.path(), life, &mut ledger);
+        one_life(folder.path(), "always", life, &mut ledger);
     }
     let server = Server::start(folder.path(), "").unwrap();
-    let mut lines = Vec::new();
-    Load::start(&server, &["consume", "jobs", "2"]).finish(&mut lines);
-    ledger.read(&lines);
-    ledger.check_nothing_is_lost();
+    consume_the_rest(&server, &mut ledger);
     let settled = ledger.settled.len();
     println!("{} confirmed, {} received, {settled} settled", ledger.confirmed.len(), ledger.received.len());
     assert!(ledger.confirmed.len() > 400 && settled > 400, "the load was too small to mean anything");

@@ -339,7 +339,7 @@ async fn reads_grow_with_the_load_and_shrink_again() {
     let (mut rig, mut driver) = Rig::new(1024 * 1024);
     rig.say(&format!("say {}\n", "x".repeat(500_000))).await;
     assert!(once(&mut driver).await.is_pending());
-    assert_eq!(driver.read_bytes, READ_BYTES_MAX);
+    assert!(driver.read_bytes > READ_BYTES_MIN, "{}", driver.read_bytes);
     for _ in 0..10 {
         rig.say("say a\n").await;
         assert!(once(&mut driver).await.is_pending());
