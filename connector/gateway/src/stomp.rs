@@ -70,6 +70,7 @@ pub struct StompSession {
     ids: Ids,
     principal: Option<Principal>,
     client_id: Option<Box<str>>,
+    host: Option<Box<str>>,
     subs: Subscriptions,
     replies: Replies,
     /// A SUBSCRIBE with a receipt that waits until everything before it has been answered.
@@ -109,6 +110,7 @@ impl StompSession {
             context,
             principal: None,
             client_id: None,
+            host: None,
             subs: Subscriptions::default(),
             replies: Replies::default(),
             parked: None,
@@ -147,6 +149,11 @@ impl StompSession {
     /// The client's stable name: its `client-id`, else its login.
     pub fn client_id(&self) -> Option<&str> {
         self.client_id.as_deref()
+    }
+
+    /// The virtual host that the client asked for: for the log; it decides nothing.
+    pub fn host(&self) -> Option<&str> {
+        self.host.as_deref()
     }
 
     /// The agreed version.
@@ -254,6 +261,7 @@ impl StompSession {
         };
         self.client_id =
             connect.client_id().or(login).filter(|id| !id.is_empty()).map(|id| id.as_ref().into());
+        self.host = connect.host().map(|host| host.as_ref().into());
         let session = self.ids.session();
         let accept = Accept {
             session: &session,
@@ -342,8 +350,6 @@ impl StompSession {
                 if let Some(opening) = self.subs.get_mut(sub).and_then(|sub| sub.opening.take()) {
                     self.replies.complete(opening);
                 }
-                // Its RECEIPT leaves before the deliveries that follow this event.
-                self.take_receipts(now);
             }
             Event::SubscriptionRefused { sub, reason } => self.handle_refused(now, sub, &reason),
             Event::Unsubscribed { sub } => {
@@ -380,13 +386,6 @@ impl StompSession {
                     self.fail_in_turn(now, failure_of(&reason));
                 }
             }
-        }
-    }
-
-    /// Sends the receipts at the front of the row, but leaves an end for [`Self::take_turns`].
-    fn take_receipts(&mut self, now: Now) {
-        while let Some(receipt) = self.replies.next_receipt() {
-            self.send_receipt(now, &receipt);
         }
     }
 

@@ -83,3 +83,62 @@ fn join(mut head: BytesMut, body: &[u8]) -> (Bytes, Bytes) {
     let body = head.split_off(at);
     (head, body)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use berth_stomp::{Decoder, Limits, Mode, Role, Version};
+    use berth_types::Instant;
+
+    const NOW: Now = Now { monotonic: Instant::ZERO, wall: Timestamp::from_millis(1_000_000) };
+
+    fn sent(lines: &str, body: &[u8]) -> Arc<Message> {
+        let head = format!("SEND\ndestination:/queue/q\n{lines}content-length:{}\n\n", body.len());
+        let mut input = BytesMut::from(&[head.as_bytes(), body, b"\0"].concat()[..]);
+        let mut decoder = Decoder::new(Role::Server, Limits::default());
+        let mut frame = decoder.decode(&mut input, Mode::Agreed(Version::V1_2)).unwrap().unwrap();
+        message(NOW, &mut frame, || MessageId::new("generated"))
+    }
+
+    #[test]
+    fn the_broker_acts_on_numbers_and_on_nothing_else() {
+        let message = sent("expires:1800000000000\npriority:7\ndelay:250\namqp-message-id:own\n", b"x");
+        assert_eq!(message.envelope.expires_at, Some(Timestamp::from_millis(1_800_000_000_000)));
+        assert_eq!(message.envelope.deliver_at, Some(Timestamp::from_millis(1_000_250)));
+        assert_eq!((message.envelope.priority, message.id.as_str()), (Some(7), "own"));
+        assert_eq!(message.envelope.published_at, NOW.wall);
+        for lines in [
+            "",
+            "expires:0\npriority:10\ndelay:0\namqp-message-id:\n",
+            "expires:soon\npriority:high\ndelay:-5\n",
+            "expires:99999999999999999999\npriority:256\nAMQ_SCHEDULED_DELAY:1e3\n",
+        ] {
+            let message = sent(lines, b"x");
+            let envelope = Envelope { published_at: NOW.wall, ..Envelope::default() };
+            assert_eq!((&message.envelope, message.id.as_str()), (&envelope, "generated"), "{lines:?}");
+            assert_eq!(message.head, lines.as_bytes(), "but it travels");
+        }
+    }
+
+    #[test]
+    fn the_first_of_repeated_headers_counts() {
+        let message = sent("priority:1\npriority:2\nAMQ_SCHEDULED_DELAY:5\ndelay:9\n", b"");
+        assert_eq!(message.envelope.priority, Some(1));
+        assert_eq!(message.envelope.deliver_at, Some(Timestamp::from_millis(1_000_005)));
+    }
+
+    #[test]
+    fn a_short_body_shares_its_heads_memory_and_a_long_one_is_not_copied() {
+        let short = sent("k:v\n", &[b'x'; BODY_COPIED_BYTES_MAX]);
+        assert_eq!(short.head.as_ptr_range().end, short.body.as_ptr());
+
+        let head = format!("SEND\ncontent-length:{}\n\n", BODY_COPIED_BYTES_MAX + 1);
+        let body = [b'x'; BODY_COPIED_BYTES_MAX + 1];
+        let mut input = BytesMut::from(&[head.as_bytes(), &body, b"\0"].concat()[..]);
+        let body_in_buffer = input.as_ptr().wrapping_add(head.len());
+        let mut decoder = Decoder::new(Role::Server, Limits::default());
+        let mut frame = decoder.decode(&mut input, Mode::Agreed(Version::V1_2)).unwrap().unwrap();
+        let long = message(NOW, &mut frame, || MessageId::new("generated"));
+        assert_eq!(long.body.as_ptr(), body_in_buffer);
+    }
+}

@@ -122,16 +122,6 @@ impl Replies {
         None
     }
 
-    /// The receipt at the front of the row, if one can leave; an end is not looked at.
-    pub(crate) fn next_receipt(&mut self) -> Option<Box<str>> {
-        while matches!(self.entries.front()?.state, State::Done) {
-            if let Some(Turn::Receipt(receipt)) = self.pop() {
-                return Some(receipt);
-            }
-        }
-        None
-    }
-
     /// Forgets everything: there is nobody to answer.
     pub(crate) fn clear(&mut self) {
         self.first += self.entries.len() as u64;

@@ -146,3 +146,11 @@ fn hostile_input_gets_an_error_and_bounded_memory() {
     world.send(before_login, &format!("CONNECT\nlogin:{}", "x".repeat(10_000)));
     world.expect_error(before_login, "header line too long");
 }
+
+#[test]
+fn an_idle_connection_is_small() {
+    let mut world = World::new(Cut::Whole);
+    let client = world.connect("1.2");
+    let bytes = size_of_val(world.session(client));
+    assert!(bytes <= 2048, "{bytes} bytes; ten thousand of them must fit");
+}
