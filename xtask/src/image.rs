@@ -7,14 +7,13 @@
 //!
 //! Source: OCI Image Format Specification 1.0, "Image Layout", "Image Manifest", "Image Configuration".
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use flate2::{Compression, GzBuilder};
 use serde_json::json;
 use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// What an image holds and how it starts.
 pub(crate) struct Image {
@@ -36,42 +35,9 @@ pub(crate) struct Binary {
     pub(crate) target: String,
 }
 
-/// The product's image: both programs, nothing else. The Dockerfile describes the same.
-pub(crate) const NAME: &str = "berth.local/berth:dev";
-/// User and group of every process of ours, as in the charts and the pods that the operator makes.
-pub(crate) const USER: &str = "65532:65532";
-
-/// Builds both programs as static binaries and writes the product's image; returns the file.
-pub(crate) fn build() -> Result<PathBuf> {
-    let arch = std::env::consts::ARCH;
-    let triple = format!("{arch}-unknown-linux-gnu");
-    let flags = format!("CARGO_TARGET_{}_RUSTFLAGS", triple.to_uppercase().replace('-', "_"));
-    let mut cargo = Command::new("cargo");
-    cargo.args(["build", "--release", "--locked", "--target", &triple]);
-    cargo.args(["-p", "berth-connector", "-p", "berth-operator"]);
-    // For the target alone, so that build scripts and procedural macros are built as usual.
-    cargo.env(flags, "-C target-feature=+crt-static").current_dir(repository());
-    ensure!(cargo.status().context("running cargo")?.success(), "the programs could not be built");
-    let folder = target().join(triple).join("release");
-    let binary = |name: &str| Binary { source: folder.join(name), target: format!("/{name}") };
-    let image = Image {
-        name: NAME.into(),
-        entrypoint: vec!["/berth-connector".into()],
-        user: USER.into(),
-        binaries: vec![binary("berth-connector"), binary("berth-operator")],
-    };
-    let file = target().join("berth-image.tar");
-    write(&image, &file)?;
-    Ok(file)
-}
-
 /// The root of this clone.
 pub(crate) fn repository() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
-}
-
-fn target() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repository().join("target"), PathBuf::from)
 }
 
 /// Writes the image to the file `to`, which appears whole or not at all.

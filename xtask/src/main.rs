@@ -58,7 +58,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Cluster { action } => cluster::run(action),
         Command::Test { stage } => checks::test(stage.as_deref()),
         Command::Image => {
-            println!("{} is in {}", image::NAME, image::build()?.display());
+            println!("{} is in {}", product::IMAGE, product::build()?.display());
             Ok(())
         }
         Command::Tidy => checks::tidy(),

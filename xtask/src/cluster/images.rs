@@ -40,7 +40,7 @@ pub(crate) fn ensure() -> Result<Images> {
             let image = Image {
                 name: name.into(),
                 entrypoint: vec!["/testpod".into(), command.into()],
-                user: image::USER.into(),
+                user: crate::product::USER.into(),
                 binaries: vec![Binary { source: binary.clone(), target: "/testpod".into() }],
             };
             image::write(&image, &folder.join(file))?;
