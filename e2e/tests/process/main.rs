@@ -9,4 +9,5 @@ mod crash;
 mod drain;
 mod hostile;
 mod quick_start;
+mod sizes;
 mod startup;
