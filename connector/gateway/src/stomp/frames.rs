@@ -1,7 +1,6 @@
 //! The frames of a client that is let in, one by one.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use berth_engine::{Mode, Settlement, Source, Subscribe};
 use berth_stomp::{AckMode, AckTarget, ErrorFrame, Frame, ProtocolError, Request, Unsubscribe};
@@ -106,8 +105,7 @@ impl StompSession {
         let text = &mut self.message_id;
         let message = publish::message(now, frame, || {
             *number += 1;
-            text.clear();
-            write!(text, "{}-m{:x}", ids.session(), *number).unwrap_or_default();
+            ids.write_published_id(text, *number);
             MessageId::new(text.as_str())
         });
         self.counters.messages_in += 1;
