@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use berth_engine::port::{Capabilities, Capability, Completion, NackCause, Operation, Readiness, Refusal};
-use berth_log::{Error, Event, Storage, StorageOp, Stored, Tag};
+use berth_log::{Error, Event, Outcome, Storage, StorageOp, Stored, Tag};
 use berth_types::{ChannelName, ConnectionId, Instant, Now, OpId, Pattern, SubId, TxnId};
 
 use crate::cache::Cache;
@@ -213,6 +213,9 @@ impl Broker {
     /// Takes the result of a storage operation.
     pub fn handle_stored(&mut self, now: Now, stored: Stored) {
         self.now = now;
+        if !matches!(stored.outcome, Outcome::Data(_)) {
+            self.space.is_stalled = false;
+        }
         match stored.tag {
             Tag::Log(_) => self.journal.log.handle_stored(now.monotonic, stored),
             Tag::Side(number) => {

@@ -6,3 +6,4 @@ mod basics;
 mod bench;
 mod crash;
 mod model;
+mod space;
