@@ -8,6 +8,7 @@ mod ack_timeout;
 mod broker;
 mod broker_not_ready;
 mod correlation;
+mod embedded;
 mod errors;
 mod pressure;
 mod random;
