@@ -40,7 +40,7 @@ use crate::{Closed, Session};
 use complaint::Complaint;
 use ids::Ids;
 use replies::{Failure, Replies, Turn};
-pub use settings::{PREFETCH_MAX, StompCounters, StompSettings};
+pub use settings::{StompCounters, StompSettings};
 use subscriptions::Subscriptions;
 
 /// What a new connection is given.

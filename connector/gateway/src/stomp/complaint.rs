@@ -4,9 +4,9 @@
 //! Every text of the three stands in `docs/operations/stomp-errors.md`.
 
 use berth_stomp::ErrorFrame;
+use berth_types::limits::STOMP_PREFETCH_MAX;
 use berth_types::{Destination, InvalidChannel};
 
-use super::settings::PREFETCH_MAX;
 use crate::access::Right;
 
 /// A frame that is not carried out, and why.
@@ -101,7 +101,7 @@ impl Complaint {
                     .to_owned()
             }
             Self::InvalidPrefetchCount => {
-                format!("prefetch-count must be a decimal number from 1 to {PREFETCH_MAX}.")
+                format!("prefetch-count must be a decimal number from 1 to {STOMP_PREFETCH_MAX}.")
             }
             Self::UnknownSubscription => "This connection has no such subscription.".to_owned(),
             Self::ServerShuttingDown => "The server is going down; connect again.".to_owned(),

@@ -4,11 +4,12 @@ use std::borrow::Cow;
 
 use berth_engine::{Mode, Settlement, Source, Subscribe};
 use berth_stomp::{AckMode, AckTarget, Frame, ProtocolError, Request, Unsubscribe};
+use berth_types::limits::STOMP_PREFETCH_MAX;
 use berth_types::{DeliveryId, Destination, MessageId, Now, Outcome};
 
 use super::complaint::Complaint;
 use super::subscriptions::Subscription;
-use super::{PREFETCH_MAX, StompSession, destination, ids, publish};
+use super::{StompSession, destination, ids, publish};
 use crate::access::Right;
 
 impl StompSession {
@@ -153,7 +154,7 @@ impl StompSession {
 
     /// How many deliveries the subscription may have outstanding.
     fn window(&self, frame: &Frame, ack: AckMode) -> Result<u32, Refused> {
-        let buffer = self.context.settings.subscription_buffer.clamp(1, PREFETCH_MAX);
+        let buffer = self.context.settings.subscription_buffer.clamp(1, STOMP_PREFETCH_MAX);
         if ack == AckMode::Auto {
             return Ok(buffer);
         }
@@ -162,7 +163,7 @@ impl StompSession {
             return Err(Complaint::InvalidPrefetchCount.into());
         }
         let wanted = text.parse::<u32>().unwrap_or(u32::MAX);
-        Ok(if wanted == 0 { PREFETCH_MAX } else { wanted.min(PREFETCH_MAX) })
+        Ok(if wanted == 0 { STOMP_PREFETCH_MAX } else { wanted.min(STOMP_PREFETCH_MAX) })
     }
 
     fn unsubscribe(&mut self, now: Now, frame: &Frame, which: &Unsubscribe<'_>) -> Result<Done, Refused> {
