@@ -247,13 +247,16 @@ impl Broker {
 
     /// When [`Broker::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let idle = self.idle.first().map(|(at, _)| *at);
+        let idle = self.idle.first().map(|(at, _)| *at).filter(|_| self.phase == Phase::Open);
         [idle, self.journal.log.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
+        if self.phase != Phase::Open {
+            return;
+        }
         while let Some((at, channel)) = self.idle.first().copied()
             && at <= now.monotonic
         {
@@ -374,7 +377,7 @@ impl Broker {
     }
 
     fn work(&mut self) {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.phase == Phase::Closed {
             return;
         }
         while let Some(channel) = self.due.pop_front() {

@@ -187,8 +187,10 @@ impl Broker {
 
     fn drop_head(&mut self) {
         let head = self.live.oldest().unwrap_or(self.space.active).min(self.space.active);
-        let reads = self.reads.reads_before(head) || self.space.reads_before(head);
-        if head <= self.space.head || reads || self.is_opening() {
+        if head <= self.space.head || self.is_opening() {
+            return;
+        }
+        if self.reads.reads_before(head) || self.space.reads_before(head) {
             return;
         }
         let stated = self.queues.iter().filter(|(_, queue)| queue.stated_in.is_some_and(|at| at < head));
