@@ -209,7 +209,9 @@ impl StompSession {
     fn run_held(&mut self, now: Now) {
         let mut held = std::mem::take(&mut self.held);
         self.run(now, &mut held);
-        self.held = held;
+        if !self.wire.is_input_ended() {
+            self.held = held;
+        }
     }
 
     /// Whether no bound is reached.

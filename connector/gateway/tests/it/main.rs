@@ -7,6 +7,7 @@ mod ack_modes;
 mod ack_timeout;
 mod broker;
 mod broker_not_ready;
+mod conformance;
 mod correlation;
 mod embedded;
 mod errors;
