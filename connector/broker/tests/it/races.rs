@@ -65,11 +65,11 @@ fn any_step() -> impl Strategy<Value = Step> {
             |(from, queue, count, bytes, atomic)| Step::Publish { from, queue, count, bytes, atomic }
         ),
         2 => (from.clone(), queue.clone()).prop_map(|(from, queue)| Step::Attach { from, queue }),
-        5 => (at.clone(), 1u32..8).prop_map(|(sub, max)| Step::Reserve { sub, max }),
-        1 => at.clone().prop_map(|op| Step::Cancel { op }),
-        5 => (at.clone(), 0usize..8, any::<(bool, bool)>())
+        5 => (at, 1u32..8).prop_map(|(sub, max)| Step::Reserve { sub, max }),
+        1 => at.prop_map(|op| Step::Cancel { op }),
+        5 => (at, 0usize..8, any::<(bool, bool)>())
             .prop_map(|(txn, acks, (nacks, confirm))| Step::Settle { txn, acks, nacks, confirm }),
-        2 => (at.clone(), queue, 1u64..3).prop_map(|(txn, queue, count)| Step::Commit { txn, queue, count }),
+        2 => (at, queue, 1u64..3).prop_map(|(txn, queue, count)| Step::Commit { txn, queue, count }),
         1 => at.prop_map(|sub| Step::Unsubscribe { sub }),
         1 => from.prop_map(|from| Step::Disconnect { from }),
         6 => (1usize..6).prop_map(|operations| Step::Disk { operations }),
@@ -83,9 +83,9 @@ const QUEUES: [&str; 2] = ["a", "b"];
 enum Asked {
     Publish(Vec<u64>),
     Attach,
-    Reserve(usize),
-    Settle(TxnId, Vec<u64>),
-    Commit(TxnId, Vec<u64>, Vec<u64>),
+    Reserve,
+    Settle(Vec<u64>),
+    Commit(Vec<u64>, Vec<u64>),
     Unsubscribe,
 }
 
@@ -132,8 +132,8 @@ impl Race {
                 self.attaching.insert(op, queue);
             }
             Step::Reserve { sub, max } => {
-                let Some((sub, (from, queue))) = nth(&self.subs, sub) else { return };
-                self.submit(from, reserve(sub, max), Asked::Reserve(queue));
+                let Some((sub, (from, _))) = nth(&self.subs, sub) else { return };
+                self.submit(from, reserve(sub, max), Asked::Reserve);
             }
             Step::Cancel { op } => {
                 let keys: Vec<OpId> = self.asked.keys().copied().collect();
@@ -154,7 +154,7 @@ impl Race {
                 let bodies = done.iter().map(|(_, body)| *body).collect();
                 // What goes back may be handed out again before this is answered.
                 items.iter().for_each(|(_, body)| drop(self.held.remove(body)));
-                self.submit(from, wish.of(txn), Asked::Settle(txn, bodies));
+                self.submit(from, wish.of(txn), Asked::Settle(bodies));
             }
             Step::Commit { txn, queue, count } => {
                 let Some((txn, from, items)) = self.take_txn(txn) else { return };
@@ -166,7 +166,7 @@ impl Race {
                 actions.insert(0, Action::Settle { txn, ack, nack: Ranges::new(), reject: Ranges::new() });
                 items.iter().for_each(|(_, body)| drop(self.held.remove(body)));
                 let done = items.iter().map(|(_, body)| *body).collect();
-                self.submit(from, Operation::Commit { actions }, Asked::Commit(txn, done, bodies));
+                self.submit(from, Operation::Commit { actions }, Asked::Commit(done, bodies));
             }
             Step::Unsubscribe { sub } => {
                 let Some((sub, (from, _))) = nth(&self.subs, sub) else { return };
@@ -206,7 +206,7 @@ impl Race {
         for (_, (_, asked)) in self.asked.extract_if(.., |_, (of, _)| *of == from) {
             match asked {
                 // Accepted settlements and commits may or may not have come before the end.
-                Asked::Settle(_, bodies) | Asked::Commit(_, bodies, _) => self.perhaps.extend(bodies),
+                Asked::Settle(bodies) | Asked::Commit(bodies, _) => self.perhaps.extend(bodies),
                 _ => {}
             }
         }
@@ -236,7 +236,7 @@ impl Race {
                 let stored = bodies.into_iter().zip(results).filter(|(_, result)| result.is_ok());
                 self.stored.extend(stored.map(|(body, _)| body));
             }
-            (Asked::Reserve(_), Completion::Reserved { txn, items }) => {
+            (Asked::Reserve, Completion::Reserved { txn, items }) => {
                 let mut before = Seq::new(0);
                 let mut taken = Vec::new();
                 for item in items {
@@ -249,12 +249,12 @@ impl Race {
                 }
                 self.txns.insert(txn, (from, taken));
             }
-            (Asked::Settle(_, bodies), Completion::Settled) => self.consumed.extend(bodies),
-            (Asked::Commit(_, bodies, stored), Completion::Committed(Ok(()))) => {
+            (Asked::Settle(bodies), Completion::Settled) => self.consumed.extend(bodies),
+            (Asked::Commit(bodies, stored), Completion::Committed(Ok(()))) => {
                 self.consumed.extend(bodies);
                 self.stored.extend(stored);
             }
-            (Asked::Reserve(_), Completion::Cancelled | Completion::Refused(Refusal::Unknown)) => {}
+            (Asked::Reserve, Completion::Cancelled | Completion::Refused(Refusal::Unknown)) => {}
             (Asked::Unsubscribe, Completion::Done) => {}
             (asked, completion) => panic!("{asked:?} ended with {completion:?}"),
         }
@@ -291,7 +291,7 @@ proptest! {
         race.bench.run();
         race.learn();
         for (op, (_, asked)) in &race.asked {
-            prop_assert!(matches!(asked, Asked::Reserve(_)), "{} never ended: {:?}", op, asked);
+            prop_assert!(matches!(asked, Asked::Reserve), "{} never ended: {:?}", op, asked);
         }
         for from in 1..4 {
             race.disconnect(from);
