@@ -89,13 +89,16 @@ enum Asked {
     Unsubscribe,
 }
 
+/// Sequences and bodies of a reservation.
+type Items = Vec<(Seq, u64)>;
+
 struct Race {
     bench: Bench,
     asked: BTreeMap<OpId, (ConnectionId, Asked)>,
     subs: BTreeMap<SubId, (ConnectionId, usize)>,
     attaching: BTreeMap<OpId, usize>,
     /// Reservations that nobody has tried to settle.
-    txns: BTreeMap<TxnId, (ConnectionId, Vec<(Seq, u64)>)>,
+    txns: BTreeMap<TxnId, (ConnectionId, Items)>,
     held: BTreeMap<u64, TxnId>,
     stored: BTreeSet<u64>,
     consumed: BTreeSet<u64>,
@@ -153,7 +156,7 @@ impl Race {
                 }
                 let bodies = done.iter().map(|(_, body)| *body).collect();
                 // What goes back may be handed out again before this is answered.
-                items.iter().for_each(|(_, body)| drop(self.held.remove(body)));
+                self.let_go(&items);
                 self.submit(from, wish.of(txn), Asked::Settle(bodies));
             }
             Step::Commit { txn, queue, count } => {
@@ -164,7 +167,7 @@ impl Race {
                 let mut actions: Vec<Action> = bodies.iter().map(publish).collect();
                 let ack = items.iter().map(|(seq, _)| *seq).collect();
                 actions.insert(0, Action::Settle { txn, ack, nack: Ranges::new(), reject: Ranges::new() });
-                items.iter().for_each(|(_, body)| drop(self.held.remove(body)));
+                self.let_go(&items);
                 let done = items.iter().map(|(_, body)| *body).collect();
                 self.submit(from, Operation::Commit { actions }, Asked::Commit(done, bodies));
             }
@@ -183,11 +186,17 @@ impl Race {
         self.learn();
     }
 
-    fn take_txn(&mut self, at: usize) -> Option<(TxnId, ConnectionId, Vec<(Seq, u64)>)> {
+    fn take_txn(&mut self, at: usize) -> Option<(TxnId, ConnectionId, Items)> {
         let keys: Vec<TxnId> = self.txns.keys().copied().collect();
         let txn = *keys.get(at % keys.len().max(1))?;
         let (from, items) = self.txns.remove(&txn)?;
         Some((txn, from, items))
+    }
+
+    fn let_go(&mut self, items: &Items) {
+        for (_, body) in items {
+            self.held.remove(body);
+        }
     }
 
     /// Publishes may still be carried out; nothing is answered any more.
