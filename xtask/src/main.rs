@@ -36,7 +36,7 @@ enum Command {
         #[arg(long)]
         stage: Option<String>,
     },
-    /// Build the product's image without an engine (target/berth-image.tar), for `cluster load`.
+    /// Build the product's image without an engine and print its file, for `cluster load`.
     Image,
     /// Check the chart with helm (part of `test`).
     Chart {
