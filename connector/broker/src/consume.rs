@@ -256,7 +256,6 @@ impl Broker {
                 }
             }
         }
-        self.shrink_cache();
         self.mark_due(read.channel);
     }
 

@@ -6,5 +6,3 @@ mod basics;
 mod bench;
 mod crash;
 mod model;
-mod races;
-mod space;
