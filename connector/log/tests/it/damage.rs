@@ -237,6 +237,18 @@ fn segments_of_another_log_are_not_taken() {
     assert_eq!(recovered.records, []);
 }
 
+/// What fuzzing found worth keeping.
+#[test]
+fn the_corpus_of_the_fuzzer() {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/log_recover");
+    let mut inputs = 0;
+    for entry in std::fs::read_dir(corpus).unwrap() {
+        berth_log::fuzz_recover(&std::fs::read(entry.unwrap().path()).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs >= 7);
+}
+
 proptest! {
     #![proptest_config(cases(128))]
 
