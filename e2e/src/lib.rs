@@ -9,6 +9,7 @@
 //! - [`cluster`]: cutting a node off and healing it.
 
 pub mod cluster;
+pub mod forward;
 pub mod kubectl;
 pub mod process;
 pub mod python;

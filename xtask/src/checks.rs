@@ -19,6 +19,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "tidy", budget_min: 1, run: tidy },
     Stage { name: "clippy", budget_min: 5, run: clippy },
     Stage { name: "unit", budget_min: 10, run: || cargo(&["test", "--workspace", "--locked"]) },
+    Stage { name: "chart", budget_min: 3, run: || crate::chart::check(false) },
     Stage { name: "process", budget_min: 4, run: process },
     Stage { name: "cluster", budget_min: 10, run: || cluster::with_cluster(end_to_end) },
 ];

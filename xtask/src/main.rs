@@ -1,5 +1,6 @@
 //! The developer's commands: `cargo xtask test` checks everything that continuous integration checks.
 
+mod chart;
 mod checks;
 mod cluster;
 mod hello;
@@ -37,6 +38,12 @@ enum Command {
     },
     /// Build the product's image without an engine and print its file, for `cluster load`.
     Image,
+    /// Check the chart with helm (part of `test`).
+    Chart {
+        /// Write what it renders to the golden files.
+        #[arg(long)]
+        update: bool,
+    },
     /// Check file and line lengths and module docs (part of `test`).
     Tidy,
 }
@@ -61,6 +68,7 @@ fn run(command: Command) -> anyhow::Result<()> {
             println!("{} is in {}", product::IMAGE, product::build()?.display());
             Ok(())
         }
+        Command::Chart { update } => chart::check(update),
         Command::Tidy => checks::tidy(),
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use berth_engine::port::{Capabilities, Capability, Completion, NackCause, Operation, Readiness, Refusal};
-use berth_log::{Error, Event, Storage, StorageOp, Stored, Tag};
+use berth_log::{Error, Event, Outcome, Storage, StorageOp, Stored, Tag};
 use berth_types::{ChannelName, ConnectionId, Instant, Now, OpId, Pattern, SubId, TxnId};
 
 use crate::cache::Cache;
@@ -213,6 +213,9 @@ impl Broker {
     /// Takes the result of a storage operation.
     pub fn handle_stored(&mut self, now: Now, stored: Stored) {
         self.now = now;
+        if !matches!(stored.outcome, Outcome::Data(_)) {
+            self.space.is_stalled = false;
+        }
         match stored.tag {
             Tag::Log(_) => self.journal.log.handle_stored(now.monotonic, stored),
             Tag::Side(number) => {
@@ -244,13 +247,16 @@ impl Broker {
 
     /// When [`Broker::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        let idle = self.idle.first().map(|(at, _)| *at);
+        let idle = self.idle.first().map(|(at, _)| *at).filter(|_| self.phase == Phase::Open);
         [idle, self.journal.log.poll_timeout()].into_iter().flatten().min()
     }
 
     /// Does what is due.
     pub fn handle_timeout(&mut self, now: Now) {
         self.now = now;
+        if self.phase != Phase::Open {
+            return;
+        }
         while let Some((at, channel)) = self.idle.first().copied()
             && at <= now.monotonic
         {
@@ -371,7 +377,7 @@ impl Broker {
     }
 
     fn work(&mut self) {
-        if self.failure.is_some() {
+        if self.failure.is_some() || self.phase == Phase::Closed {
             return;
         }
         while let Some(channel) = self.due.pop_front() {

@@ -16,6 +16,8 @@ use crate::record::ChannelId;
 pub(crate) struct Cache {
     bytes_max: usize,
     bytes: usize,
+    /// Those of them that were read back.
+    ahead_bytes: usize,
     messages: usize,
     /// What was appended, oldest first; some of it is gone since.
     order: VecDeque<(ChannelId, Seq)>,
@@ -35,7 +37,7 @@ pub(crate) struct Bodies {
 
 impl Cache {
     pub(crate) const fn new(bytes_max: usize) -> Self {
-        Self { bytes_max, bytes: 0, messages: 0, order: VecDeque::new() }
+        Self { bytes_max, bytes: 0, ahead_bytes: 0, messages: 0, order: VecDeque::new() }
     }
 
     /// Bytes in memory, with what a message costs besides its bytes.
@@ -43,9 +45,10 @@ impl Cache {
         self.bytes
     }
 
-    /// Whether there is no room for reading ahead.
+    /// Whether there is no room for reading ahead: half of it all at most, since what was read back is wanted
+    /// soon and what was appended lately may not be.
     pub(crate) const fn is_full(&self) -> bool {
-        self.bytes >= self.bytes_max
+        self.ahead_bytes >= self.bytes_max / 2
     }
 
     /// Keeps a message that was just appended. Call [`Cache::oldest_beyond`] until it has nothing more.
@@ -91,6 +94,7 @@ impl Cache {
         }
         let message = bodies.ahead.remove(&seq.get())??;
         self.bytes -= cost(&message);
+        self.ahead_bytes -= cost(&message);
         bodies.ahead_bytes -= cost(&message);
         Some(message)
     }
@@ -99,6 +103,7 @@ impl Cache {
     pub(crate) fn keep_ahead(&mut self, bodies: &mut Bodies, seq: Seq, message: Arc<Message>) {
         let Some(place) = bodies.ahead.get_mut(&seq.get()) else { return };
         self.bytes += cost(&message);
+        self.ahead_bytes += cost(&message);
         bodies.ahead_bytes += cost(&message);
         *place = Some(message);
     }
@@ -106,6 +111,7 @@ impl Cache {
     /// Forgets everything that was read back for a queue: its consumers are gone.
     pub(crate) fn forget_ahead(&mut self, bodies: &mut Bodies) {
         self.bytes -= bodies.ahead_bytes;
+        self.ahead_bytes -= bodies.ahead_bytes;
         bodies.ahead_bytes = 0;
         bodies.ahead.clear();
     }

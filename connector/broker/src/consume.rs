@@ -256,6 +256,7 @@ impl Broker {
                 }
             }
         }
+        self.shrink_cache();
         self.mark_due(read.channel);
     }
 

@@ -116,6 +116,8 @@ pub(crate) struct Block {
     used: bool,
     /// The pager knows of it.
     pub(crate) listed: bool,
+    /// Its survivors are on their way: it stays in memory.
+    pub(crate) pinned: bool,
 }
 
 /// Where the entries of a block are.
@@ -268,6 +270,9 @@ impl Index {
 
     /// The block of `seq`, when it is not in memory.
     pub(crate) fn page_of(&self, seq: Seq) -> Option<u64> {
+        if seq.get() >= self.next {
+            return None;
+        }
         let (first, block) = self.blocks.range(..=seq.get()).next_back()?;
         let covers = seq.get() - first < u64::from(block.len());
         (covers && matches!(block.page, Page::Away { .. })).then_some(*first)
@@ -311,7 +316,12 @@ impl Index {
 
     fn append(&mut self, seq: u64, entry: Entry) -> Option<u64> {
         self.waiting += 1;
-        if let Some((first, block)) = self.blocks.range_mut(..seq).next_back() {
+        let is_last = self.blocks.last_key_value().is_none_or(|(first, _)| *first < seq);
+        let before = match is_last {
+            true => self.blocks.last_entry().map(|block| (*block.key(), block.into_mut())),
+            false => self.blocks.range_mut(..seq).next_back().map(|(first, block)| (*first, block)),
+        };
+        if let Some((first, block)) = before {
             let extends = first + u64::from(block.len()) == seq;
             if let Page::Here(entries) = &mut block.page
                 && extends
@@ -322,11 +332,13 @@ impl Index {
                 block.oldest = block.oldest.min(entry.segment);
                 let listed = block.listed || entries.len() < LISTED_FROM;
                 block.listed |= !listed;
-                return (!listed).then_some(*first);
+                return (!listed).then_some(first);
             }
         }
         let page = Page::Here(vec![entry]);
-        self.blocks.insert(seq, Block { page, taken: 0, oldest: entry.segment, used: true, listed: false });
+        let oldest = entry.segment;
+        let block = Block { page, taken: 0, oldest, used: true, listed: false, pinned: false };
+        self.blocks.insert(seq, block);
         None
     }
 }
@@ -336,7 +348,8 @@ impl Index {
 impl Index {
     /// A record appended (or appended again) for `seq`. Returns the entry that it replaces.
     pub(crate) fn replay_appended(&mut self, seq: Seq, entry: Entry) -> Replayed {
-        if let Some(old) = self.get_mut(seq) {
+        let is_new = seq.get() >= self.next;
+        if !is_new && let Some(old) = self.get_mut(seq) {
             return Replayed { replaced: Some(std::mem::replace(old, entry)), in_block: false, listed: None };
         }
         let in_block = seq.get() >= self.cursor;
@@ -380,6 +393,12 @@ impl Index {
     pub(crate) fn page_before(&self, seq: Seq) -> Option<u64> {
         let mut away = self.blocks.range(..=seq.get()).filter(|(_, block)| block.entries().is_none());
         away.next().map(|(first, _)| *first)
+    }
+
+    /// The journal has been read: nothing below the first block will come.
+    pub(crate) fn end_replay(&mut self) {
+        let first = self.blocks.first_key_value().map(|(first, block)| first + u64::from(block.taken));
+        self.cursor = self.cursor.max(first.unwrap_or(self.next));
     }
 
     fn replay_taken(&mut self, upto: Seq, dropped: &mut Dropped) {

@@ -101,7 +101,7 @@ impl Pager {
             let Some(block) = indexes.index(channel).and_then(|index| index.block_mut(first)) else {
                 continue;
             };
-            if block.take_used() {
+            if block.take_used() || block.pinned {
                 self.clock.push_back((channel, first));
                 continue;
             }
@@ -174,7 +174,7 @@ impl Pager {
     /// A block is written; unless it was touched meanwhile it leaves the memory. True when it has left.
     fn left(&mut self, index: &mut Index, channel: ChannelId, first: u64, slot: u32, failed: bool) -> bool {
         let Some(block) = index.block_mut(first) else { return false };
-        let used = block.take_used();
+        let used = block.take_used() || block.pinned;
         let Page::Leaving(entries, of) = &mut block.page else { return false };
         if *of != slot {
             return false;

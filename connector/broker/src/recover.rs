@@ -142,9 +142,6 @@ impl<S: Storage> Replay<'_, S> {
                 lane.name = Some(name);
                 lane.mark = mark;
                 lane.stated_in = Some(position.segment);
-                if lane.index.ready() == 0 && lane.index.next().get() <= 1 {
-                    lane.index = Index::new(next_seq);
-                }
                 lane.index.skip_to(next_seq);
             }
             Fact::Channel { .. } => return Err("a channel of a pattern that this release does not store"),
@@ -274,7 +271,9 @@ impl<S: Storage> Replay<'_, S> {
         let mut queues = Queues::restored(self.next_channel, self.seq_floor, self.catalog_in);
         for (channel, lane) in self.lanes.0 {
             let Some(name) = lane.name else { continue };
-            let mut queue = Queue::new(name, lane.index);
+            let mut index = lane.index;
+            index.end_replay();
+            let mut queue = Queue::new(name, index);
             queue.stated_in = lane.stated_in;
             queue.bytes = lane.bytes;
             queues.insert(channel, queue);

@@ -14,6 +14,7 @@ use berth_types::{Pattern, Seq, TxnId};
 use crate::broker::Broker;
 use crate::consume::foreign;
 use crate::index::Entry;
+use crate::queue::Queues;
 use crate::record::{self, ChannelId, SmallFact};
 
 /// What is live, by segment.
@@ -61,6 +62,8 @@ pub(crate) struct Space {
     /// The active segment when it was last considered whether survivors must move.
     considered: Option<SegmentId>,
     moving: Option<Moving>,
+    /// The journal took no more: survivors wait for its next write.
+    pub(crate) is_stalled: bool,
 }
 
 /// Survivors of one segment on their way to the end of the journal.
@@ -69,6 +72,8 @@ struct Moving {
     segment: SegmentId,
     todo: VecDeque<Todo>,
     reading: BTreeMap<u64, Survivor>,
+    /// The block that must stay in memory until its survivors have moved.
+    pinned: Option<(ChannelId, u64)>,
 }
 
 #[derive(Debug)]
@@ -140,11 +145,12 @@ impl Broker {
                 self.stats.relocated += 1;
             }
             Err(Refused::Busy) => {
+                self.space.is_stalled = true;
                 if let Some(moving) = &mut self.space.moving {
-                    moving.todo.push_front(Todo::Message(survivor));
+                    moving.todo.push_back(Todo::Message(survivor));
                 }
             }
-            Err(_) => self.space.moving = None,
+            Err(_) => self.end_moving(),
         }
     }
 
@@ -181,8 +187,10 @@ impl Broker {
 
     fn drop_head(&mut self) {
         let head = self.live.oldest().unwrap_or(self.space.active).min(self.space.active);
-        let reads = self.reads.reads_before(head) || self.space.reads_before(head);
-        if head <= self.space.head || reads || self.is_opening() {
+        if head <= self.space.head || self.is_opening() {
+            return;
+        }
+        if self.reads.reads_before(head) || self.space.reads_before(head) {
             return;
         }
         let stated = self.queues.iter().filter(|(_, queue)| queue.stated_in.is_some_and(|at| at < head));
@@ -230,29 +238,24 @@ impl Broker {
             });
             todo.extend(here.map(Todo::Message));
         }
-        self.space.moving = Some(Moving { segment, todo, reading: BTreeMap::new() });
+        self.space.moving = Some(Moving { segment, todo, reading: BTreeMap::new(), pinned: None });
     }
 
     fn move_survivors(&mut self) {
         while let Some(moving) = &mut self.space.moving {
-            if moving.reading.len() >= MOVING_READS_MAX || self.journal.is_behind() {
+            let enough = moving.reading.len() >= MOVING_READS_MAX;
+            if enough || self.space.is_stalled || self.journal.is_behind() {
                 return;
             }
-            let segment = moving.segment;
             match moving.todo.pop_front() {
+                Some(page @ Todo::Page { .. }) if !moving.reading.is_empty() => {
+                    moving.todo.push_front(page);
+                    return;
+                }
                 Some(Todo::Page { channel, first }) => {
-                    let Some(queue) = self.queues.get_mut(channel) else { continue };
-                    let found = queue.index.survivors_in(first, segment);
-                    let found: Option<Vec<(Seq, Entry)>> = found.map(Iterator::collect);
-                    let Some(found) = found else {
-                        self.pager.load(channel, first, &mut queue.index);
-                        moving.todo.push_front(Todo::Page { channel, first });
+                    if !self.expand(channel, first) {
                         return;
-                    };
-                    moving.todo.extend(found.into_iter().map(|(seq, entry)| {
-                        let position = entry.position();
-                        Todo::Message(Survivor { channel, seq, txn: None, position })
-                    }));
+                    }
                 }
                 Some(Todo::Message(survivor)) => {
                     if self.entry_at(&survivor).is_some() {
@@ -260,11 +263,40 @@ impl Broker {
                     }
                 }
                 None if moving.reading.is_empty() => {
-                    self.space.moving = None;
+                    self.end_moving();
                     self.space.considered = None;
                 }
                 None => return,
             }
+        }
+    }
+
+    /// Replaces a block by the survivors in it; false when it must be read back first.
+    fn expand(&mut self, channel: ChannelId, first: u64) -> bool {
+        let Some(moving) = &mut self.space.moving else { return false };
+        if let Some((channel, first)) = moving.pinned.take() {
+            pin(&mut self.queues, channel, first, false);
+        }
+        let Some(queue) = self.queues.get_mut(channel) else { return true };
+        let found = queue.index.survivors_in(first, moving.segment);
+        let Some(found) = found.map(Iterator::collect::<Vec<(Seq, Entry)>>) else {
+            self.pager.load(channel, first, &mut queue.index);
+            moving.todo.push_front(Todo::Page { channel, first });
+            return false;
+        };
+        pin(&mut self.queues, channel, first, true);
+        moving.pinned = Some((channel, first));
+        for (seq, entry) in found.into_iter().rev() {
+            let position = entry.position();
+            moving.todo.push_front(Todo::Message(Survivor { channel, seq, txn: None, position }));
+        }
+        true
+    }
+
+    fn end_moving(&mut self) {
+        let pinned = self.space.moving.take().and_then(|moving| moving.pinned);
+        if let Some((channel, first)) = pinned {
+            pin(&mut self.queues, channel, first, false);
         }
     }
 
@@ -307,6 +339,12 @@ impl Broker {
                 }
             }
         }
+    }
+}
+
+fn pin(queues: &mut Queues, channel: ChannelId, first: u64, pinned: bool) {
+    if let Some(block) = queues.get_mut(channel).and_then(|queue| queue.index.block_mut(first)) {
+        block.pinned = pinned;
     }
 }
 

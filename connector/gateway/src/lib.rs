@@ -11,4 +11,4 @@ mod stomp;
 pub use access::{Access, Credentials, Login, OpenAccess, Principal, Right};
 pub use refusal::{StompError, stomp_error};
 pub use session::{Closed, Session};
-pub use stomp::{PREFETCH_MAX, StompContext, StompCounters, StompSession, StompSettings};
+pub use stomp::{StompContext, StompCounters, StompSession, StompSettings};

@@ -11,6 +11,7 @@
 //! - While a bound is reached (answers owed, bytes of unconfirmed publishes, unwritten output) no frame is
 //!   processed and the socket is not read; what had been read is kept and processed later.
 
+mod complaint;
 mod destination;
 mod frames;
 mod ids;
@@ -36,9 +37,10 @@ use bytes::BytesMut;
 use crate::access::{Access, Credentials, Login, Principal};
 use crate::refusal::stomp_error;
 use crate::{Closed, Session};
+use complaint::Complaint;
 use ids::Ids;
 use replies::{Failure, Replies, Turn};
-pub use settings::{PREFETCH_MAX, StompCounters, StompSettings};
+pub use settings::{StompCounters, StompSettings};
 use subscriptions::Subscriptions;
 
 /// What a new connection is given.
@@ -207,7 +209,9 @@ impl StompSession {
     fn run_held(&mut self, now: Now) {
         let mut held = std::mem::take(&mut self.held);
         self.run(now, &mut held);
-        self.held = held;
+        if !self.wire.is_input_ended() {
+            self.held = held;
+        }
     }
 
     /// Whether no bound is reached.
@@ -254,9 +258,7 @@ impl StompSession {
         let (login, passcode) = (connect.login(), connect.passcode());
         let credentials = Credentials { login: login.as_deref(), secret: passcode.as_deref() };
         let Login::Accepted(principal) = self.context.access.login(&credentials) else {
-            let error = ErrorFrame::new("authentication failed", "The login was not accepted.");
-            let closed = Closed::PeerViolated(error.message);
-            self.fail_in_turn(now, Failure { error, closed });
+            self.complain(now, &Complaint::AuthenticationFailed, None);
             return;
         };
         self.client_id =
@@ -276,6 +278,13 @@ impl StompSession {
     fn violate(&mut self, now: Now, error: &ProtocolError) {
         let closed = Closed::PeerViolated(error.violation.message());
         self.fail_in_turn(now, Failure { error: error.to_frame(), closed });
+    }
+
+    /// A frame cannot be carried out: ERROR, in its turn, with the receipt that it asked for.
+    fn complain(&mut self, now: Now, complaint: &Complaint, receipt: Option<Box<str>>) {
+        let mut error = complaint.to_frame();
+        error.receipt = receipt;
+        self.fail_in_turn(now, Failure { error, closed: Closed::PeerViolated(complaint.message()) });
     }
 
     fn fail_in_turn(&mut self, now: Now, failure: Failure) {
@@ -440,7 +449,7 @@ impl StompSession {
 }
 
 /// How a connection ends that the process ends.
-const SHUTDOWN: Closed = Closed::ByUs("server shutting down");
+const SHUTDOWN: Closed = Closed::ByUs(Complaint::ServerShuttingDown.message());
 
 fn failure_of(reason: &Refusal) -> Failure {
     let error = stomp_error(reason);
@@ -498,7 +507,7 @@ impl Session for StompSession {
 
     fn handle_shutdown(&mut self, now: Now) {
         if !self.replies.has_end() {
-            let error = ErrorFrame::new("server shutting down", "The server is going down; connect again.");
+            let error = Complaint::ServerShuttingDown.to_frame();
             self.fail_in_turn(now, Failure { error, closed: SHUTDOWN });
         }
         self.run_held(now);

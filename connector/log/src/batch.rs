@@ -70,10 +70,10 @@ impl Batch {
         }
     }
 
-    /// Is there room for a record whose payload has `length` bytes?
+    /// Is there room for a record whose payload has `length` bytes? One sector is kept for a mark.
     pub(crate) fn fits(&self, length: u32) -> bool {
         let end = u64::from(self.end) + u64::from(RECORD_HEADER_BYTES) + u64::from(length);
-        end <= u64::from(self.capacity)
+        end + u64::from(format::SECTOR_BYTES) <= u64::from(self.capacity)
     }
 
     /// Where the next batch of the segment starts.

@@ -87,6 +87,7 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
     let mut signals = Signals::catch().context("catching signals")?;
     let telemetry = Telemetry::start(settings.logging, clock)?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    check_open_files(settings);
 
     let admin = settings.admin.map(|address| bind("admin.address", address)).transpose()?;
     let stomp = settings.stomp.as_ref().map(|stomp| bind("stomp.port", stomp.listen)).transpose()?;
@@ -186,6 +187,20 @@ fn broker_settings(settings: &Settings) -> berth_broker::Settings {
     };
     let log = berth_log::Settings { fsync, secret: random(), ..berth_log::Settings::default() };
     berth_broker::Settings { log, ..berth_broker::Settings::default() }
+}
+
+/// Files besides connections: the journal, the admin port, the runtime.
+const OTHER_FILES: u64 = 128;
+
+fn check_open_files(settings: &Settings) {
+    let allowed = crate::process::raise_open_files_max();
+    let connections = settings.stomp.as_ref().map_or(0, |stomp| stomp.connections_max as u64);
+    if allowed < connections + OTHER_FILES {
+        tracing::warn!(
+            allowed,
+            "The system allows fewer open files than stomp.maxConnections needs, raise its limit"
+        );
+    }
 }
 
 /// A number that nobody outside can guess: the standard library seeds its hash keys from the system.

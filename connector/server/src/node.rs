@@ -109,3 +109,34 @@ impl Node {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_not_to_be_ready_is_named() {
+        let (broker, receiver) = watch::channel(BrokerState::Recovering);
+        let node = Node {
+            name: String::from("a-0"),
+            pod_uid: None,
+            config_hash: None,
+            connections: Connections::default(),
+            inbox: Arc::default(),
+            metrics: Arc::new(Metrics::new("0")),
+            broker: receiver,
+            state: Mutex::default(),
+        };
+        let reason = || node.not_ready(true);
+        assert_eq!((node.phase().label(), reason()), ("recovering", Some("recovering".into())));
+        broker.send_replace(BrokerState::Ready);
+        assert_eq!((node.phase().label(), reason()), ("serving", None));
+        lock(&node.state).drain = Some("scale-down".into());
+        assert_eq!((node.phase().label(), reason()), ("draining", Some("draining: scale-down".into())));
+        lock(&node.state).drain = None;
+        broker.send_replace(BrokerState::Ended("storage failed"));
+        assert_eq!((node.phase().label(), reason()), ("serving", Some("broker: storage failed".into())));
+        lock(&node.state).is_stopping = true;
+        assert_eq!((node.phase().label(), reason()), ("stopping", Some("stopping".into())));
+    }
+}

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
 /// Resources in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Usage {
@@ -43,6 +45,17 @@ fn cpu_time(stat: &str) -> Duration {
     let ticks: u64 =
         after_name.split_whitespace().skip(11).take(2).filter_map(|n| n.parse::<u64>().ok()).sum();
     TICK * u32::try_from(ticks).unwrap_or(u32::MAX)
+}
+
+/// Files that the process may have open, after asking for as many as it is allowed.
+///
+/// Shells give 1024 by default and allow far more; each connection is one.
+pub(crate) fn raise_open_files_max() -> u64 {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return u64::MAX };
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => hard,
+        Err(_) => soft,
+    }
 }
 
 /// The name of this machine; pods have their own.

@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
+use berth_types::limits::STOMP_HEART_BEAT_MS_MIN;
+
 use crate::{Frame, Violation};
 
 /// A version of the protocol.
@@ -50,10 +52,6 @@ impl fmt::Display for Version {
     }
 }
 
-/// Shortest period of heart-beats in either direction, in milliseconds: a peer that asks for 1 ms would
-/// cost a thousand wake-ups a second.
-pub(crate) const HEART_BEAT_MS_MIN: u64 = 500;
-
 /// A `heart-beat` header: what its sender can do and what it wants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeartBeat {
@@ -72,7 +70,7 @@ impl HeartBeat {
 
     /// What the server offers when its setting is `heart_beat_ms`; 0 switches beats off.
     pub fn offer(heart_beat_ms: u64) -> Self {
-        let ms = if heart_beat_ms == 0 { 0 } else { heart_beat_ms.max(HEART_BEAT_MS_MIN) };
+        let ms = if heart_beat_ms == 0 { 0 } else { heart_beat_ms.max(STOMP_HEART_BEAT_MS_MIN) };
         Self { sends_ms: ms, wants_ms: ms }
     }
 
@@ -82,7 +80,7 @@ impl HeartBeat {
         if self.sends_ms == 0 || other.wants_ms == 0 {
             return None;
         }
-        Some(Duration::from_millis(self.sends_ms.max(other.wants_ms).max(HEART_BEAT_MS_MIN)))
+        Some(Duration::from_millis(self.sends_ms.max(other.wants_ms).max(STOMP_HEART_BEAT_MS_MIN)))
     }
 }
 

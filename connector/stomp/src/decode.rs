@@ -11,7 +11,10 @@
 //! Limits are applied while reading: each search for the end of a line stops at the bound, and a declared
 //! body length is judged when the header block is complete, before the body arrives.
 
-use berth_types::limits::{STOMP_COMMAND_BYTES_MAX, STOMP_FRAME_BYTES_BEFORE_LOGIN_MAX};
+use berth_types::limits::{
+    STOMP_COMMAND_BYTES_MAX, STOMP_FRAME_BYTES_BEFORE_LOGIN_MAX, STOMP_NULS_BETWEEN_FRAMES_MAX,
+    STOMP_STRAY_BODY_BYTES_MAX,
+};
 use bytes::{Buf, Bytes, BytesMut};
 use memchr::{memchr, memchr2};
 
@@ -86,12 +89,6 @@ impl From<Violation> for DecodeError {
         Self::Protocol(ProtocolError::new(violation))
     }
 }
-
-/// NULs that may stand between two frames: some clients end a frame twice, none sends this many.
-const NULS_BETWEEN_FRAMES_MAX: usize = 1024;
-
-/// Body octets that are skipped on a frame that has none; only end-of-line octets, or anything in 1.0.
-const STRAY_BODY_BYTES_MAX: usize = 16 * 1024;
 
 const HTTP_METHODS: [&[u8]; 10] = [
     b"GET ",
@@ -217,7 +214,7 @@ impl Decoder {
                 (Some(0), _) => {
                     at += 1;
                     self.nuls_between += 1;
-                    if self.nuls_between > NULS_BETWEEN_FRAMES_MAX {
+                    if self.nuls_between > STOMP_NULS_BETWEEN_FRAMES_MAX {
                         return Err(malformed(Malformed::Noise));
                     }
                 }
@@ -397,7 +394,7 @@ impl Decoder {
 
     fn skip_stray_body(&mut self, input: &[u8], start: usize) -> Result<Option<(usize, usize)>, DecodeError> {
         let forgives_all = matches!(self.mode, Mode::Handshake | Mode::Agreed(Version::V1_0));
-        let window = (start + STRAY_BODY_BYTES_MAX + 1).min(frame_bytes_max(self.mode));
+        let window = (start + STOMP_STRAY_BODY_BYTES_MAX + 1).min(frame_bytes_max(self.mode));
         while let Some(octet) = input.get(self.scanned) {
             if *octet == 0 && self.scanned < window {
                 return Ok(Some((self.scanned, 0)));

@@ -28,3 +28,17 @@ pub const STOMP_FRAME_BYTES_BEFORE_LOGIN_MAX: usize = 16 * 1024;
 
 /// Longest STOMP command line that is read before the frame is refused; the longest command has 11 octets.
 pub const STOMP_COMMAND_BYTES_MAX: usize = 32;
+
+/// NULs that may stand between two STOMP frames: some clients end a frame twice, none sends this many.
+pub const STOMP_NULS_BETWEEN_FRAMES_MAX: usize = 1024;
+
+/// Body octets that are skipped on a STOMP frame that has none: ends of lines, or anything in 1.0.
+pub const STOMP_STRAY_BODY_BYTES_MAX: usize = 16 * 1024;
+
+/// Shortest period of STOMP heart-beats in either direction, in milliseconds: a peer that asks for 1 ms
+/// would cost a thousand wake-ups a second.
+pub const STOMP_HEART_BEAT_MS_MIN: u64 = 500;
+
+/// Most deliveries that a STOMP subscription may have outstanding; `prefetch-count` 0 and anything larger
+/// mean this.
+pub const STOMP_PREFETCH_MAX: u32 = 10_000;

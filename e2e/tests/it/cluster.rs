@@ -3,12 +3,10 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use berth_e2e::cluster::CutNode;
+use berth_e2e::forward::PortForward;
 use berth_e2e::kubectl::{Namespace, condition_status, text};
 use berth_e2e::suite::{Group, Test, skip};
 use serde_json::{Value, json};
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, ChildStdout, Stdio};
 use std::time::Duration;
 
 pub(crate) const TESTS: &[Test] = &[
@@ -348,44 +346,4 @@ fn stateful_set(image: &str, spread: Spread) -> Value {
             }],
         },
     })
-}
-
-/// `kubectl port-forward`, ended when this is dropped.
-struct PortForward {
-    child: Child,
-    port: u16,
-    /// Kept open: kubectl says something for each connection, and ends when nobody can hear it.
-    _output: BufReader<ChildStdout>,
-}
-
-impl PortForward {
-    fn start(space: &Namespace, target: &str, port: u16) -> Result<Self> {
-        let mut command = space.kubectl.command();
-        command.args(["--namespace", &space.name, "port-forward", target, &format!(":{port}")]);
-        let mut child = command.stdout(Stdio::piped()).spawn().context("starting port-forward")?;
-        let mut output = BufReader::new(child.stdout.take().context("its output is piped")?);
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        // "Forwarding from 127.0.0.1:40123 -> 8080"
-        let local = line.split(" -> ").next().and_then(|left| left.rsplit(':').next()?.parse().ok());
-        let forward = Self { child, port: local.unwrap_or(0), _output: output };
-        ensure!(forward.port != 0, "port-forward said {line:?}");
-        Ok(forward)
-    }
-
-    fn get(&self, path: &str) -> Result<String> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
-        stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n")?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer)?;
-        Ok(answer)
-    }
-}
-
-impl Drop for PortForward {
-    fn drop(&mut self) {
-        self.child.kill().ok();
-        self.child.wait().ok();
-    }
 }

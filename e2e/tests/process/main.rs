@@ -5,8 +5,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails at that place")]
 
 mod admin;
+mod clients;
 mod crash;
 mod drain;
 mod hostile;
 mod quick_start;
+mod sizes;
 mod startup;

@@ -170,6 +170,17 @@ fn explains_itself() {
 }
 
 #[test]
+fn what_is_not_ours_in_the_data_folder_is_left_alone() {
+    let folder = tempdir().unwrap();
+    fs::create_dir_all(folder.path().join("data/lost+found")).unwrap();
+    fs::write(folder.path().join("data/notes.txt"), "mine").unwrap();
+    let server = Server::start(folder.path(), "").unwrap();
+    Client::connect(server.stomp).unwrap();
+    server.stop().unwrap();
+    assert_eq!(fs::read_to_string(folder.path().join("data/notes.txt")).unwrap(), "mine");
+}
+
+#[test]
 fn a_damaged_journal_is_refused_with_the_file_and_the_offset() {
     let folder = tempdir().unwrap();
     let server = Server::start(folder.path(), "").unwrap();

@@ -121,6 +121,11 @@ pub(crate) fn down_if_ours() -> Result<bool> {
     }
 }
 
+/// helm: the installed one, else built.
+pub(crate) fn helm() -> Result<PathBuf> {
+    tools::installed_or_built("helm")
+}
+
 /// Runs `work` with a cluster that is up. One that was up before stays up; else it goes down again, also when
 /// the work failed.
 pub(crate) fn with_cluster(work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {

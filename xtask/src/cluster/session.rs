@@ -4,7 +4,7 @@ use super::{choose::Cluster, kind, local, shell, tools};
 use anyhow::{Context, Result};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 
 /// A cluster that is up, and the programs that talk to it.
 pub(crate) struct Session {
@@ -70,10 +70,10 @@ impl Session {
             .stdout(Stdio::piped())
             .spawn()
             .context("starting kubectl port-forward")?;
-        let output = child.stdout.take().context("the output of kubectl is piped")?;
-        let mut forward = Forward { child, port: 0 };
+        let output = BufReader::new(child.stdout.take().context("the output of kubectl is piped")?);
+        let mut forward = Forward { child, port: 0, output };
         let mut line = String::new();
-        BufReader::new(output).read_line(&mut line)?;
+        forward.output.read_line(&mut line)?;
         let said = line.split_whitespace().nth(2).and_then(|address| address.rsplit(':').next());
         forward.port = said
             .and_then(|port| port.parse().ok())
@@ -86,6 +86,8 @@ impl Session {
 pub(crate) struct Forward {
     child: Child,
     port: u16,
+    /// Kept open: kubectl says something for each connection, and ends when nobody can hear it.
+    output: BufReader<ChildStdout>,
 }
 
 impl Forward {

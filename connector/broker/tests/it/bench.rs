@@ -22,6 +22,8 @@ pub(crate) struct Bench {
     pub(crate) settings: Settings,
     pub(crate) now: Now,
     pub(crate) answers: Vec<Answer>,
+    /// Storage operations so far.
+    pub(crate) steps: u64,
     next_op: u64,
 }
 
@@ -34,7 +36,8 @@ impl Bench {
         let wall = Timestamp::from_millis(1_700_000_000_000);
         let now = Now { monotonic: Instant::ZERO + Duration::from_secs(1), wall };
         let (broker, recovered) = Broker::open(&mut disk, settings.clone(), now).unwrap();
-        let mut bench = Self { disk, broker, recovered, settings, now, answers: Vec::new(), next_op: 0 };
+        let mut bench =
+            Self { disk, broker, recovered, settings, now, answers: Vec::new(), steps: 0, next_op: 0 };
         bench.run();
         bench
     }
@@ -64,6 +67,7 @@ impl Bench {
     pub(crate) fn step(&mut self) -> bool {
         self.collect();
         let Some(op) = self.broker.poll_storage(self.now) else { return false };
+        self.steps += 1;
         let stored = execute(&mut self.disk, op);
         self.broker.handle_stored(self.now, stored);
         self.collect();

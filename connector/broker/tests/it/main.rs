@@ -6,3 +6,5 @@ mod basics;
 mod bench;
 mod crash;
 mod model;
+mod races;
+mod space;

@@ -2,56 +2,40 @@
 
 use berth_types::{ChannelName, Destination, Pattern};
 
-/// Why a text is refused as a destination.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum BadDestination {
-    /// No form of ours, or no channel name; with a sentence for the client.
-    Invalid(String),
-    /// A form that will mean something, for which there is nothing behind it yet.
-    NotSupported(&'static str),
-}
+use super::complaint::Complaint;
 
 /// Reads a destination. A `/` inside the channel's name becomes `.`, whatever the protocol.
 ///
 /// `default_pattern` is what a name without a leading slash means; none refuses it.
-pub(crate) fn parse(text: &str, default_pattern: Option<Pattern>) -> Result<Destination, BadDestination> {
+pub(crate) fn parse(text: &str, default_pattern: Option<Pattern>) -> Result<Destination, Complaint> {
     let (pattern, name) = match text.strip_prefix('/') {
-        None => (default_pattern.ok_or_else(no_default)?, text),
+        None => (default_pattern.ok_or(Complaint::NoDefaultPattern)?, text),
         Some(rest) => {
-            let (word, name) = rest.split_once('/').ok_or_else(unknown_form)?;
+            let (word, name) = rest.split_once('/').ok_or(Complaint::UnknownDestination)?;
             (pattern_of(word)?, name)
         }
     };
-    let channel = ChannelName::parse(name)
-        .map_err(|reason| BadDestination::Invalid(format!("This is no channel name: {reason}.")))?;
+    let channel = ChannelName::parse(name).map_err(Complaint::InvalidChannel)?;
     match pattern {
         Pattern::Queues => Ok(Destination { pattern, channel }),
-        Pattern::Events => Err(BadDestination::NotSupported("Events (/topic/<channel>)")),
-        Pattern::EventsStore => Err(BadDestination::NotSupported("Stored events (/store/<channel>)")),
-        Pattern::Commands => Err(BadDestination::NotSupported("Commands (/command/<channel>)")),
-        Pattern::Queries => Err(BadDestination::NotSupported("Queries (/query/<channel>)")),
+        Pattern::Events => Err(Complaint::PatternNotSupported("Events (/topic/<channel>)")),
+        Pattern::EventsStore => Err(Complaint::PatternNotSupported("Stored events (/store/<channel>)")),
+        Pattern::Commands => Err(Complaint::PatternNotSupported("Commands (/command/<channel>)")),
+        Pattern::Queries => Err(Complaint::PatternNotSupported("Queries (/query/<channel>)")),
     }
 }
 
-fn pattern_of(word: &str) -> Result<Pattern, BadDestination> {
+fn pattern_of(word: &str) -> Result<Pattern, Complaint> {
     Ok(match word {
         "queue" | "queues" => Pattern::Queues,
         "topic" | "events" => Pattern::Events,
         "store" | "events-store" => Pattern::EventsStore,
         "command" | "commands" => Pattern::Commands,
         "query" | "queries" => Pattern::Queries,
-        "temp-queue" => return Err(BadDestination::NotSupported("Temporary queues (/temp-queue/<name>)")),
-        "responses" => return Err(BadDestination::NotSupported("Responses (/responses/<id>)")),
-        _ => return Err(unknown_form()),
+        "temp-queue" => return Err(Complaint::PatternNotSupported("Temporary queues (/temp-queue/<name>)")),
+        "responses" => return Err(Complaint::PatternNotSupported("Responses (/responses/<id>)")),
+        _ => return Err(Complaint::UnknownDestination),
     })
-}
-
-fn no_default() -> BadDestination {
-    BadDestination::Invalid("A destination must begin with a slash, as in /queue/<channel>.".to_owned())
-}
-
-fn unknown_form() -> BadDestination {
-    BadDestination::Invalid("A destination is /queue/<channel>.".to_owned())
 }
 
 #[cfg(test)]
@@ -93,11 +77,14 @@ mod tests {
             "//queue/a",
             "/exchange/x",
         ] {
-            assert!(matches!(parse(text, None), Err(BadDestination::Invalid(_))), "{text:?}");
+            assert!(
+                matches!(parse(text, None), Err(ref c) if c.message() == "invalid destination"),
+                "{text:?}"
+            );
             let with_default = parse(text, Some(Pattern::Queues));
-            assert!(matches!(with_default, Err(BadDestination::Invalid(_))), "{text:?}");
+            assert!(matches!(with_default, Err(ref c) if c.message() == "invalid destination"), "{text:?}");
         }
-        assert!(matches!(parse("jobs", None), Err(BadDestination::Invalid(_))));
+        assert!(matches!(parse("jobs", None), Err(ref c) if c.message() == "invalid destination"));
     }
 
     #[test]
@@ -114,8 +101,8 @@ mod tests {
             "/temp-queue/a",
             "/responses/1",
         ] {
-            assert!(matches!(parse(text, None), Err(BadDestination::NotSupported(_))), "{text:?}");
+            assert!(matches!(parse(text, None), Err(Complaint::PatternNotSupported(_))), "{text:?}");
         }
-        assert!(matches!(parse("a", Some(Pattern::Events)), Err(BadDestination::NotSupported(_))));
+        assert!(matches!(parse("a", Some(Pattern::Events)), Err(Complaint::PatternNotSupported(_))));
     }
 }

@@ -1,43 +1,35 @@
 //! The frames of a client that is let in, one by one.
 
 use std::borrow::Cow;
-use std::fmt::Write as _;
 
 use berth_engine::{Mode, Settlement, Source, Subscribe};
-use berth_stomp::{AckMode, AckTarget, ErrorFrame, Frame, ProtocolError, Request, Unsubscribe};
-use berth_types::{DeliveryId, Destination, MessageId, Now, Outcome, Pattern};
+use berth_stomp::{AckMode, AckTarget, Frame, ProtocolError, Request, Unsubscribe};
+use berth_types::limits::STOMP_PREFETCH_MAX;
+use berth_types::{DeliveryId, Destination, MessageId, Now, Outcome};
 
-use super::destination::{self, BadDestination};
-use super::replies::Failure;
+use super::complaint::Complaint;
 use super::subscriptions::Subscription;
-use super::{PREFETCH_MAX, StompSession, ids, publish};
-use crate::Closed;
+use super::{StompSession, destination, ids, publish};
 use crate::access::Right;
 
 impl StompSession {
     /// Does what a frame asks for. Its answer, if it wants one, takes its place in the row.
     pub(super) fn handle_frame(&mut self, now: Now, mut frame: Frame) {
-        let refused = match self.carry_out(now, &mut frame) {
+        match self.carry_out(now, &mut frame) {
             Ok(Done::Now) => {
                 if let Some(receipt) = frame.receipt() {
                     self.answer(now, &receipt);
                 }
-                None
             }
-            Ok(Done::Later) => None,
+            Ok(Done::Later) => {}
             Ok(Done::Parked) => {
                 self.parked = Some(frame);
                 return;
             }
-            Err(refused) => Some(refused),
-        };
-        match refused {
-            None => {}
-            Some(Refused::Protocol(error)) => self.violate(now, &error),
-            Some(Refused::Request(mut error)) => {
-                error.receipt = frame.receipt().map(|receipt| receipt.as_ref().into());
-                let closed = Closed::PeerViolated(error.message);
-                self.fail_in_turn(now, Failure { error, closed });
+            Err(Refused::Protocol(error)) => self.violate(now, &error),
+            Err(Refused::Request(complaint)) => {
+                let receipt = owned(frame.receipt());
+                self.complain(now, &complaint, receipt);
             }
         }
         self.wire.recycle(frame);
@@ -45,7 +37,7 @@ impl StompSession {
 
     fn carry_out(&mut self, now: Now, frame: &mut Frame) -> Result<Done, Refused> {
         if frame.transaction().is_some() {
-            return Err(no_transactions());
+            return Err(Complaint::TransactionsNotSupported.into());
         }
         match frame.request()? {
             Request::Send { destination } => {
@@ -63,7 +55,9 @@ impl StompSession {
                 let outcome = if requeue { Outcome::Modified } else { Outcome::Rejected };
                 Ok(self.settle(now, frame, &target, outcome))
             }
-            Request::Begin(_) | Request::Commit(_) | Request::Abort(_) => Err(no_transactions()),
+            Request::Begin(_) | Request::Commit(_) | Request::Abort(_) => {
+                Err(Complaint::TransactionsNotSupported.into())
+            }
             Request::Disconnect => {
                 self.say_goodbye(now, owned(frame.receipt()));
                 Ok(Done::Later)
@@ -86,8 +80,7 @@ impl StompSession {
         {
             return Ok(destination.clone());
         }
-        let destination =
-            destination::parse(text, self.context.settings.default_pattern).map_err(bad_destination)?;
+        let destination = destination::parse(text, self.context.settings.default_pattern)?;
         self.last_destination = Some((text.into(), destination.clone()));
         Ok(destination)
     }
@@ -96,8 +89,7 @@ impl StompSession {
         if self.context.access.is_allowed(self.principal.as_ref(), right, destination) {
             return Ok(());
         }
-        let verb = if right == Right::Read { "consume from" } else { "send to" };
-        Err(request("not authorized", format!("This client may not {verb} {destination}.")))
+        Err(Complaint::NotAuthorized(right, destination.clone()).into())
     }
 
     fn send(&mut self, now: Now, frame: &mut Frame, destination: Destination) {
@@ -106,8 +98,7 @@ impl StompSession {
         let text = &mut self.message_id;
         let message = publish::message(now, frame, || {
             *number += 1;
-            text.clear();
-            write!(text, "{}-m{:x}", ids.session(), *number).unwrap_or_default();
+            ids.write_published_id(text, *number);
             MessageId::new(text.as_str())
         });
         self.counters.messages_in += 1;
@@ -122,16 +113,13 @@ impl StompSession {
         id: Option<&str>,
         ack: AckMode,
     ) -> Result<Done, Refused> {
-        let destination =
-            destination::parse(text, self.context.settings.default_pattern).map_err(bad_destination)?;
+        let destination = destination::parse(text, self.context.settings.default_pattern)?;
         if id.is_some_and(|id| self.subs.has_id(id)) {
-            let detail = "This id belongs to a live subscription of this connection.";
-            return Err(request("subscription id in use", detail));
+            return Err(Complaint::SubscriptionIdInUse.into());
         }
         if self.subs.live() >= self.context.settings.subscriptions_max {
             let max = self.context.settings.subscriptions_max;
-            let detail = format!("A connection may have {max} subscriptions (setting maxSubscriptions).");
-            return Err(request("too many subscriptions", detail));
+            return Err(Complaint::TooManySubscriptions(max).into());
         }
         refuse_what_queues_lack(frame)?;
         let window = self.window(frame, ack)?;
@@ -166,17 +154,16 @@ impl StompSession {
 
     /// How many deliveries the subscription may have outstanding.
     fn window(&self, frame: &Frame, ack: AckMode) -> Result<u32, Refused> {
-        let buffer = self.context.settings.subscription_buffer.clamp(1, PREFETCH_MAX);
+        let buffer = self.context.settings.subscription_buffer.clamp(1, STOMP_PREFETCH_MAX);
         if ack == AckMode::Auto {
             return Ok(buffer);
         }
         let Some(text) = frame.header("prefetch-count") else { return Ok(buffer) };
         if text.is_empty() || !text.bytes().all(|b| b.is_ascii_digit()) {
-            let detail = format!("prefetch-count must be a decimal number from 1 to {PREFETCH_MAX}.");
-            return Err(request("invalid prefetch-count", detail));
+            return Err(Complaint::InvalidPrefetchCount.into());
         }
         let wanted = text.parse::<u32>().unwrap_or(u32::MAX);
-        Ok(if wanted == 0 { PREFETCH_MAX } else { wanted.min(PREFETCH_MAX) })
+        Ok(if wanted == 0 { STOMP_PREFETCH_MAX } else { wanted.min(STOMP_PREFETCH_MAX) })
     }
 
     fn unsubscribe(&mut self, now: Now, frame: &Frame, which: &Unsubscribe<'_>) -> Result<Done, Refused> {
@@ -185,7 +172,7 @@ impl StompSession {
             Unsubscribe::Destination(destination) => self.subs.find_by_destination(destination),
         };
         let Some(key) = key else {
-            return Err(request("unknown subscription", "This connection has no such subscription."));
+            return Err(Complaint::UnknownSubscription.into());
         };
         let answer = self.replies.push_waiting(owned(frame.receipt()));
         self.subs.leave(key, answer);
@@ -245,7 +232,13 @@ enum Done {
 /// Why a frame is not carried out.
 enum Refused {
     Protocol(ProtocolError),
-    Request(ErrorFrame),
+    Request(Complaint),
+}
+
+impl From<Complaint> for Refused {
+    fn from(complaint: Complaint) -> Self {
+        Self::Request(complaint)
+    }
 }
 
 impl From<ProtocolError> for Refused {
@@ -254,37 +247,16 @@ impl From<ProtocolError> for Refused {
     }
 }
 
-fn request(message: &'static str, detail: impl Into<String>) -> Refused {
-    Refused::Request(ErrorFrame::new(message, detail))
-}
-
-fn no_transactions() -> Refused {
-    request("not supported", "Transactions are not supported yet; send frames without a transaction header.")
-}
-
-fn bad_destination(bad: BadDestination) -> Refused {
-    match bad {
-        BadDestination::Invalid(detail) => request("invalid destination", detail),
-        BadDestination::NotSupported(what) => {
-            request("not supported", format!("{what} are not supported yet; use /queue/<channel>."))
-        }
-    }
-}
-
 /// Headers that would change what a subscription gets, and that queues do not have: better refused than
 /// ignored.
-fn refuse_what_queues_lack(frame: &Frame) -> Result<(), Refused> {
+fn refuse_what_queues_lack(frame: &Frame) -> Result<(), Complaint> {
     if frame.header("selector").is_some() {
-        return Err(request(
-            "selector not supported",
-            "A queue has no selectors: a message goes to one consumer.",
-        ));
+        return Err(Complaint::SelectorNotSupported);
     }
     let is_durable = matches!(frame.header("durable").as_deref(), Some("true" | "True"));
     let has_name = ["durable-subscription-name", "activemq.subscriptionName"];
     if is_durable || has_name.iter().any(|name| frame.header(name).is_some()) {
-        let detail = format!("Only stored events have durable subscriptions; {} has not.", Pattern::Queues);
-        return Err(request("durable needs /store/<ch>", detail));
+        return Err(Complaint::DurableNeedsStore);
     }
     Ok(())
 }

@@ -5,6 +5,8 @@
 //! message-id, and not to be guessed from tokens of other connections. Whether a delivery so named is
 //! pending is the engine's to say.
 
+use std::ops::Range;
+
 use berth_types::DeliveryId;
 
 const HALF: u64 = (1 << 61) - 1;
@@ -33,6 +35,14 @@ impl Ids {
         format!("{:016x}", self.session)
     }
 
+    /// The id of the `number`th message that this session publishes.
+    pub(crate) fn write_published_id(&self, out: &mut String, number: u64) {
+        out.clear();
+        push_hex(out, self.session, 16);
+        out.push_str("-m");
+        push_hex(out, number, hex_digits(number));
+    }
+
     /// The message-id of a delivery to a subscription with this id.
     pub(crate) fn write_message_id(&self, out: &mut String, delivery: DeliveryId, subscription: u32) {
         out.clear();
@@ -47,10 +57,11 @@ impl Ids {
     pub(crate) fn read_message_id(&self, text: &str) -> Option<(DeliveryId, u32)> {
         let (session, rest) = text.split_once('-')?;
         let (delivery, subscription) = rest.split_once('-')?;
-        if session.len() != 16 || hex(session)? != self.session || subscription.len() != 8 {
+        if session.len() != 16 || hex(session.as_bytes())? != self.session || subscription.len() != 8 {
             return None;
         }
-        Some((DeliveryId::new(hex(delivery)?), u32::try_from(hex(subscription)?).ok()?))
+        let subscription = u32::try_from(hex(subscription.as_bytes())?).ok()?;
+        Some((DeliveryId::new(hex(delivery.as_bytes())?), subscription))
     }
 
     /// The ack token of a delivery.
@@ -75,10 +86,13 @@ impl Ids {
 
     /// The delivery that a token of this connection names.
     pub(crate) fn read_token(&self, text: &str) -> Option<DeliveryId> {
-        let mut parts = text.split('-');
-        let mut part = |len: usize| parts.next().filter(|part| part.len() == len).and_then(hex);
-        let (a1, a2, b, c, d) = (part(8)?, part(4)?, part(4)?, part(4)?, part(12)?);
-        if parts.next().is_some() || b >> 12 != 4 || c >> 14 != 2 {
+        let text = text.as_bytes();
+        if text.len() != 36 || [8, 13, 18, 23].iter().any(|dash| text.get(*dash) != Some(&b'-')) {
+            return None;
+        }
+        let part = |range: Range<usize>| hex(text.get(range)?);
+        let (a1, a2, b, c, d) = (part(0..8)?, part(9..13)?, part(14..18)?, part(19..23)?, part(24..36)?);
+        if b >> 12 != 4 || c >> 14 != 2 {
             return None;
         }
         let mut left = (a1 << 29) | (a2 << 13) | ((b & 0xfff) << 1) | ((c >> 13) & 1);
@@ -110,10 +124,19 @@ const fn hex_digits(value: u64) -> u32 {
     if bits == 0 { 1 } else { bits.div_ceil(4) }
 }
 
-/// Lower-case hexadecimal digits only, as we write them.
-fn hex(text: &str) -> Option<u64> {
-    let is_ours = !text.is_empty() && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
-    if is_ours { u64::from_str_radix(text, 16).ok() } else { None }
+/// At most 16 lower-case hexadecimal digits, as we write them.
+fn hex(text: &[u8]) -> Option<u64> {
+    if text.is_empty() || text.len() > 16 {
+        return None;
+    }
+    text.iter().try_fold(0, |value, byte| {
+        let digit = match byte {
+            b'0'..=b'9' => byte - b'0',
+            b'a'..=b'f' => byte - b'a' + 10,
+            _ => return None,
+        };
+        Some(value << 4 | u64::from(digit))
+    })
 }
 
 /// The finalizer of splitmix64: every bit of the input moves every bit of the output.

@@ -14,7 +14,7 @@ pub struct StompSettings {
     /// What a destination without a leading slash means; none: it is refused.
     pub default_pattern: Option<Pattern>,
     /// Deliveries that a subscription may have outstanding when it does not say, and the output buffer of
-    /// auto ones. 1 to [`PREFETCH_MAX`].
+    /// auto ones. 1 to [`STOMP_PREFETCH_MAX`](berth_types::limits::STOMP_PREFETCH_MAX).
     pub subscription_buffer: u32,
     /// Subscriptions of one connection.
     pub subscriptions_max: usize,
@@ -23,9 +23,6 @@ pub struct StompSettings {
     /// Whether MESSAGE carries `delivery-count`.
     pub shows_delivery_count: bool,
 }
-
-/// The largest `prefetch-count`; 0 and anything larger mean this.
-pub const PREFETCH_MAX: u32 = 10_000;
 
 impl Default for StompSettings {
     fn default() -> Self {

@@ -69,9 +69,9 @@ struct Story {
 }
 
 impl Story {
-    fn new(cut: Cut) -> Self {
+    fn new(world: World) -> Self {
         let clients = (0..CLIENTS).map(|_| Client::default()).collect();
-        Self { world: World::new(cut), clients, published: 0, connections: 0 }
+        Self { world, clients, published: 0, connections: 0 }
     }
 
     fn tell(&mut self, step: Step) {
@@ -104,6 +104,7 @@ impl Story {
             Step::End(c) => self.with(c, World::end),
             Step::Room(c, room) => self.with(c, |world, connection| world.set_room(connection, room)),
             Step::Pass(ms) => self.world.pass(std::time::Duration::from_millis(ms)),
+            Step::HoldConfirms(_) | Step::Ready(_) if self.world.embedded.is_some() => {}
             Step::HoldConfirms(true) => self.world.broker.holds_confirms = true,
             Step::HoldConfirms(false) => {
                 self.world.broker.release_confirms();
@@ -183,6 +184,33 @@ impl Story {
         }
         assert!(ends.values().all(|count| *count == 1), "each message once: {ends:?}");
         assert_eq!(ends.len() as u64, self.world.broker.stored, "and none is lost");
+        self.check_sessions();
+    }
+
+    /// The same with the embedded broker, which is asked by consuming what is left.
+    fn finish_embedded(mut self) {
+        for connection in 0..self.connections {
+            self.world.set_room(connection, None);
+            self.world.cut_off(connection);
+        }
+        self.world.pass(secs(120));
+        self.check_sessions();
+        let before = self.world.embedded.as_ref().unwrap().stats();
+        assert_eq!(before.in_flight, 0, "every delivery is resolved");
+        assert_eq!(before.published, before.accepted + before.rejected + before.live, "none is lost");
+        let rest = self.world.connect("1.2");
+        for queue in ["q0", "q1"] {
+            self.world.send(rest, &format!("SUBSCRIBE\nid:{queue}\ndestination:/queue/{queue}\n\n\0"));
+        }
+        self.world.pass(secs(1));
+        let mut left = self.world.bodies(rest);
+        assert_eq!(left.len() as u64, before.live);
+        left.sort();
+        left.dedup();
+        assert_eq!(left.len() as u64, before.live, "each once");
+    }
+
+    fn check_sessions(&mut self) {
         for connection in 0..self.connections {
             use berth_gateway::Session;
             let session = self.world.session(connection);
@@ -199,8 +227,15 @@ proptest! {
         cut in prop_oneof![Just(Cut::Whole), Just(Cut::Random)],
         steps in proptest::collection::vec(step(), 1..80),
     ) {
-        let mut story = Story::new(cut);
+        let mut story = Story::new(World::new(cut));
         steps.into_iter().for_each(|step| story.tell(step));
         story.finish();
+    }
+
+    #[test]
+    fn nor_with_the_embedded_broker(steps in proptest::collection::vec(step(), 1..60)) {
+        let mut story = Story::new(World::with_embedded(Cut::Random));
+        steps.into_iter().for_each(|step| story.tell(step));
+        story.finish_embedded();
     }
 }

@@ -4,15 +4,17 @@ use std::io::IoSlice;
 use std::sync::Arc;
 use std::time::Duration;
 
+use berth_engine::port::Completion;
 use berth_gateway::{
     Access, Closed, Credentials, Login, OpenAccess, Principal, Right, Session, StompContext, StompSession,
     StompSettings,
 };
 use berth_stomp::{Command, Decoder, Limits, Mode, Role, Version};
-use berth_types::{ConnectionId, Destination, Instant, Now, Timestamp};
+use berth_types::{ConnectionId, Destination, Instant, Now, OpId, Timestamp};
 use bytes::{Bytes, BytesMut};
 
 use crate::broker::{Broker, Client};
+use crate::embedded::Embedded;
 
 /// How the octets of a client arrive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,6 +76,8 @@ struct Peer {
 
 pub(crate) struct World {
     pub(crate) broker: Broker,
+    /// The embedded broker instead of the one in memory.
+    pub(crate) embedded: Option<Embedded>,
     pub(crate) settings: StompSettings,
     access: Arc<dyn Access>,
     peers: Vec<Peer>,
@@ -86,6 +90,7 @@ impl World {
     pub(crate) fn new(cut: Cut) -> Self {
         Self {
             broker: Broker::default(),
+            embedded: None,
             settings: StompSettings::default(),
             access: Arc::new(OpenAccess),
             peers: Vec::new(),
@@ -93,6 +98,13 @@ impl World {
             cut,
             random: 7,
         }
+    }
+
+    /// A world whose broker is the embedded one, on a simulated disk.
+    pub(crate) fn with_embedded(cut: Cut) -> Self {
+        let mut world = Self::new(cut);
+        world.embedded = Some(Embedded::new(world.now()));
+        world
     }
 
     pub(crate) fn now(&self) -> Now {
@@ -201,7 +213,7 @@ impl World {
                 moved |= self.run_peer(client);
             }
             let now = self.now();
-            while let Some((client, op, completion)) = self.broker.poll() {
+            while let Some((client, op, completion)) = self.poll_broker() {
                 self.peers[client].session.handle_completion(now, op, completion);
                 self.drain_operations(client);
                 moved = true;
@@ -215,10 +227,22 @@ impl World {
     fn drain_operations(&mut self, client: Client) -> bool {
         let mut moved = false;
         while let Some((op, operation)) = self.peers[client].session.poll_operation() {
-            self.broker.submit(client, op, operation);
+            let now = self.now();
+            match &mut self.embedded {
+                Some(embedded) => embedded.submit(now, client, op, operation),
+                None => self.broker.submit(client, op, operation),
+            }
             moved = true;
         }
         moved
+    }
+
+    fn poll_broker(&mut self) -> Option<(Client, Option<OpId>, Completion)> {
+        let now = self.now();
+        match &mut self.embedded {
+            Some(embedded) => embedded.poll(now),
+            None => self.broker.poll(),
+        }
     }
 
     fn run_peer(&mut self, client: Client) -> bool {
@@ -254,6 +278,14 @@ impl World {
         loop {
             let next =
                 (0..self.peers.len()).filter_map(|c| Some((self.peers[c].session.poll_timeout()?, c))).min();
+            let broker = self.embedded.as_ref().and_then(Embedded::poll_timeout);
+            if let Some(at) = broker.filter(|at| *at <= end && next.is_none_or(|(next, _)| *at <= next)) {
+                self.now = self.now.max(at);
+                let now = self.now();
+                self.embedded.as_mut().unwrap().handle_timeout(now);
+                self.run();
+                continue;
+            }
             let Some((at, client)) = next.filter(|(at, _)| *at <= end) else { break };
             self.now = self.now.max(at);
             let now = self.now();

@@ -3,7 +3,7 @@
 use super::{Event, Flight, Log, Mark, Purpose, Segment};
 use crate::batch::{Batch, Begin, Seal};
 use crate::error::{Error, Refused};
-use crate::format::{BATCH_HEADER_BYTES, FIRST_BATCH, RECORD_HEADER_BYTES, Seed};
+use crate::format::{BATCH_HEADER_BYTES, FIRST_BATCH, RECORD_HEADER_BYTES, SECTOR_BYTES, Seed};
 use crate::position::{Lsn, SegmentId};
 use crate::settings::Fsync;
 use crate::space::Spare;
@@ -11,8 +11,11 @@ use crate::storage::{Action, FileId, StorageOp, Tag, Write};
 use berth_types::Instant;
 
 impl Log {
-    /// Makes the last pending batch one with room for a payload of `length` bytes (none: one that says only
-    /// what a batch header says).
+    /// Makes the last pending batch one with room for a payload of `length` bytes (none: a mark, which says
+    /// only what a batch header says).
+    ///
+    /// The last sector of a segment is left to a mark that gives segments back: however full the disk is,
+    /// there is room for it.
     pub(super) fn open_batch(&mut self, length: Option<u32>, purpose: Purpose) -> Result<(), Refused> {
         let fits = |open: &Batch| length.is_none_or(|length| open.fits(length));
         if self.pending.back().is_some_and(fits) {
@@ -20,7 +23,10 @@ impl Log {
         }
         let current = *self.current();
         let start = self.next_start(&current);
-        let need = BATCH_HEADER_BYTES + length.map_or(0, |length| RECORD_HEADER_BYTES + length);
+        let need = match length {
+            None => BATCH_HEADER_BYTES,
+            Some(length) => BATCH_HEADER_BYTES + RECORD_HEADER_BYTES + length + SECTOR_BYTES,
+        };
         let is_new_log = current.next == 0 && self.pending.is_empty();
         let has_room = u64::from(start) + u64::from(need) <= u64::from(current.capacity);
         if self.pending.is_empty() && has_room {
@@ -81,12 +87,17 @@ impl Log {
         let closes = self.is_closing
             && self.pending.is_empty()
             && self.durable.batch == self.written.batch
+            && self.head == self.written.head
             && !self.written.closed;
-        if (closes || self.head > self.written.head) && self.open_batch(None, Purpose::Relocate).is_ok() {
-            writes = true;
+        writes |= self.head > self.written.head && self.open_batch(None, Purpose::Relocate).is_ok();
+        if closes {
+            writes = self.open_batch(Some(0), Purpose::Upkeep).is_ok();
+            // On a disk that has no room for it, the end goes without a mark.
+            self.is_closing = writes;
         }
         let batches = if writes { std::mem::take(&mut self.pending) } else { Default::default() };
         self.unsynced.extend(batches.iter().map(|batch| batch.segment));
+        let closes = closes && writes;
         let is_synced = self.is_sync_due(now, closes);
         if is_synced {
             self.is_sync_wanted = false;

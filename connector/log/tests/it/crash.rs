@@ -206,6 +206,64 @@ fn many_unsynced_batches() {
     }
 }
 
+/// The power fails, and of the unsynced sectors exactly these are lost, counted from the first one.
+fn lose(lost: &'static [usize]) -> impl FnMut(Unsynced) -> Survivor {
+    move |unsynced| keep_if(unsynced, !lost.contains(&unsynced.index))
+}
+
+/// The same, counted from the start of the file.
+fn lose_sectors(lost: &'static [u64]) -> impl FnMut(Unsynced) -> Survivor {
+    move |unsynced| keep_if(unsynced, !lost.contains(&unsynced.sector))
+}
+
+/// Every batch fills one sector. What was cut lies where the batch after the new one would.
+#[test]
+fn a_whole_batch_behind_the_cut_never_comes_back() {
+    let mut world = World::new(Fsync::Never);
+    for _ in 0..4 {
+        world.step(&Append(300));
+        world.drain();
+    }
+    world.log.request_sync();
+    world.drain();
+    for _ in 0..4 {
+        world.step(&Append(300));
+        world.drain();
+    }
+    assert_eq!(world.crash(&mut lose(&[0])).last.0, 4);
+    let sector = |position: berth_log::Position| u64::from(position.offset) / 512;
+    let cut = sector(world.model[3].0) + 2;
+    world.step(&Append(300));
+    world.drain();
+    let mut powerless = world.fork();
+    // Also when the power fails now and what was done to that place since is lost.
+    let found = powerless.crash(&mut |unsynced| keep_if(unsynced, unsynced.sector != cut));
+    assert_eq!(found.last.0, 5);
+    assert_eq!(world.kill().last.0, 5);
+}
+
+/// A batch of three records, of which each sector but that of the second survived, is cut. Then another of
+/// the same sizes is written in its place, and the sectors of its third record are lost: the old ones must
+/// not take their place.
+#[test]
+fn a_new_batch_never_adopts_records_of_the_one_that_was_cut() {
+    let mut world = World::new(Fsync::Always);
+    let batch = |world: &mut World| {
+        for len in [1100, 860, 1100] {
+            world.step(&Append(len));
+        }
+        let call = world.disk.calls() + 1;
+        world.disk.crash_at(call);
+        world.drain();
+    };
+    // Sector 0 is the segment header; records 1 to 3 begin in sectors 1, 3 and 5, the third at its very
+    // start.
+    batch(&mut world);
+    assert_eq!(world.crash(&mut lose_sectors(&[4])).records, []);
+    batch(&mut world);
+    assert_eq!(world.crash(&mut lose_sectors(&[5, 6, 7])).records, []);
+}
+
 fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         5 => (0_usize..2500).prop_map(Append),

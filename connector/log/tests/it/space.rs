@@ -97,6 +97,37 @@ fn relocation_gets_the_last_file_when_upkeep_has_used_up_the_rest() {
     world.kill();
 }
 
+/// Survivors may fill the last file to its end; the mark that gives the oldest segment back still finds
+/// room.
+#[test]
+fn a_mark_finds_room_when_nothing_else_does() {
+    let mut world = on_disk_of(4);
+    fill(&mut world);
+    while world.append(Purpose::Upkeep, 10_000).is_ok() {
+        world.drain();
+    }
+    for len in [60_000, 10_000, 1000, 100, 0] {
+        while world.append(Purpose::Relocate, len).is_ok() {
+            world.drain();
+        }
+    }
+    world.drain();
+    let segments: Vec<_> = world.log.segments().collect();
+    world.log.close();
+    world.drain();
+    assert_eq!(world.append(Purpose::Relocate, 0), Err(Refused::Full));
+    world.log.truncate_head(segments[1].id);
+    world.first_kept = segments[1].first_lsn;
+    world.drain();
+    assert_eq!(world.log.segments().next().map(|segment| segment.id), Some(segments[1].id));
+    world.append(Purpose::Relocate, 1000).unwrap();
+    world.drain();
+    world.step(&Step::Wait);
+    world.drain();
+    assert!(world.log.is_idle());
+    world.kill();
+}
+
 #[test]
 fn a_start_on_a_full_disk_recovers_and_consumes() {
     let mut world = on_disk_of(5);

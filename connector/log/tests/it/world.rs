@@ -21,8 +21,13 @@ pub(crate) fn cases(usual: u32) -> ProptestConfig {
     ProptestConfig { cases: wanted.unwrap_or(usual), ..ProptestConfig::default() }
 }
 
+/// The payload of record `lsn`, in the life of the log that has this number.
+pub(crate) fn payload_in(life: usize, lsn: u64, len: usize) -> Vec<u8> {
+    (0..len).map(|at| (lsn as usize * 31 + at * 7 + life * 101) as u8).collect()
+}
+
 pub(crate) fn payload(lsn: u64, len: usize) -> Vec<u8> {
-    (0..len).map(|at| (lsn as usize * 31 + at * 7) as u8).collect()
+    payload_in(0, lsn, len)
 }
 
 /// What recovery gives.
@@ -68,6 +73,8 @@ pub(crate) struct World {
     pub(crate) log: Log,
     pub(crate) now: Instant,
     fsync: Fsync,
+    /// How often the log was opened again: what was cut and what is appended in its place differ.
+    life: usize,
     /// What was appended, by number; the first has number 1.
     pub(crate) model: Vec<(Position, Vec<u8>)>,
     /// The largest number that the log ever called durable, and confirmed.
@@ -86,7 +93,8 @@ impl World {
         let (log, recovered) = recover(&mut disk, fsync)?;
         assert_eq!(recovered.records, []);
         let (durable, confirmed, first_kept) = (Lsn(0), Lsn(0), Lsn(1));
-        Ok(Self { disk, log, now: Instant::ZERO, fsync, model: Vec::new(), durable, confirmed, first_kept })
+        let (now, life, model) = (Instant::ZERO, 0, Vec::new());
+        Ok(Self { disk, log, now, fsync, life, model, durable, confirmed, first_kept })
     }
 
     /// The same disk and promises, with a log that has to be opened yet.
@@ -97,7 +105,7 @@ impl World {
 
     pub(crate) fn append(&mut self, purpose: Purpose, len: usize) -> Result<Appended, Refused> {
         let lsn = self.log.appended().0 + 1;
-        let bytes = payload(lsn, len);
+        let bytes = payload_in(self.life, lsn, len);
         let middle = len / 2;
         let parts = [Bytes::copy_from_slice(&bytes[..middle]), Bytes::copy_from_slice(&bytes[middle..])];
         let appended = self.log.append(purpose, lsn as u8, &parts)?;
@@ -165,6 +173,7 @@ impl World {
         let (log, recovered) = recover(&mut self.disk, self.fsync).expect("recovery");
         self.check(&recovered, promised);
         self.log = log;
+        self.life += 1;
         self.model.truncate(recovered.last.0 as usize);
         self.durable = recovered.last;
         self.confirmed = recovered.last;
