@@ -105,6 +105,19 @@ impl Server {
 
     /// Like [`Server::start`], with environment variables.
     pub fn start_with(folder: &Path, more: &str, variables: &[(&str, &str)]) -> Result<Self> {
+        Self::start_command(folder, more, command(&["--config", "config.yaml"], variables, folder))
+    }
+
+    /// Like [`Server::start`], in a process that may have only so many files open.
+    pub fn start_with_files(folder: &Path, more: &str, files: u32) -> Result<Self> {
+        let mut shell = Command::new("sh");
+        let script = format!("ulimit -n {files}; exec \"$0\" --config config.yaml");
+        shell.arg("-c").arg(script).arg(program()).current_dir(folder);
+        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Self::start_command(folder, more, shell)
+    }
+
+    fn start_command(folder: &Path, more: &str, mut command: Command) -> Result<Self> {
         let config = folder.join("config.yaml");
         let stomp = if more.contains("stomp:") { "" } else { "stomp: { port: 0 }\n" };
         let text = format!("dataDir: data\nadmin: {{ address: '127.0.0.1:0' }}\n{stomp}{more}\n");
@@ -112,7 +125,7 @@ impl Server {
         let program_is_built = program();
         ensure!(program_is_built.exists(), "{} is not there", program_is_built.display());
         let begun = Instant::now();
-        let mut child = command(&["--config", "config.yaml"], variables, folder).spawn()?;
+        let mut child = command.spawn()?;
         let lines = follow(&mut child)?;
         let mut server = Self { child, lines, stomp: NOWHERE, admin: NOWHERE, ready_after: Duration::ZERO };
         loop {

@@ -13,17 +13,18 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout_at;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, CONNECTIONS_MAX};
 use crate::cli::{Cli, Command, Files};
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::failure::Failure;
 use crate::front::StompFront;
+use crate::listen::TOLD_MAX;
 use crate::mailbox::{Inbox, lock};
 use crate::metrics::Metrics;
 use crate::node::{Node, NodeState, VERSION};
 use crate::reload::Reload;
-use crate::shard::{BrokerState, Letter, Shard};
+use crate::shard::{BrokerState, Failed, Letter, Shard};
 use crate::shutdown::{Schedule, Signals, end_connections};
 use crate::sources::Sources;
 use crate::telemetry::Telemetry;
@@ -87,7 +88,6 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
     let mut signals = Signals::catch().context("catching signals")?;
     let telemetry = Telemetry::start(settings.logging, clock)?;
     loaded.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
-    check_open_files(settings);
 
     let admin = settings.admin.map(|address| bind("admin.address", address)).transpose()?;
     let stomp = settings.stomp.as_ref().map(|stomp| bind("stomp.port", stomp.listen)).transpose()?;
@@ -118,7 +118,8 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
     }
     let mut listeners = Vec::new();
     if let (Some(listener), Some(stomp)) = (stomp, &settings.stomp) {
-        listeners.push(StompFront::new(listener, stomp, Arc::clone(&node), clock).start());
+        let connections_max = connections_allowed(stomp.connections_max);
+        listeners.push(StompFront::new(listener, connections_max, stomp, Arc::clone(&node), clock).start());
     }
     let format = settings.logging.format;
     tokio::spawn(Reload::new(sources, dynamic, Arc::clone(&node), telemetry).run());
@@ -141,7 +142,7 @@ async fn stop(
     node: &Node,
     schedule: Schedule,
     listeners: Vec<JoinHandle<()>>,
-    mut shard: JoinHandle<Result<(), berth_log::Error>>,
+    mut shard: JoinHandle<Result<(), Failed>>,
 ) -> Result<(), Failure> {
     lock(&node.state).is_stopping = true;
     for listener in listeners {
@@ -165,10 +166,10 @@ async fn stop(
 }
 
 /// The shard has ended though nobody asked.
-fn failed(ended: Result<Result<(), berth_log::Error>, tokio::task::JoinError>) -> Failure {
+fn failed(ended: Result<Result<(), Failed>, tokio::task::JoinError>) -> Failure {
     let error = match ended {
         Ok(Ok(())) => anyhow!("the broker has ended"),
-        Ok(Err(error)) => anyhow::Error::from(error).context("the journal cannot be used"),
+        Ok(Err(error)) => anyhow::Error::from(error),
         Err(error) => anyhow::Error::from(error).context("the broker has failed"),
     };
     tracing::error!(error = format!("{error:#}"), "Ending, the next start recovers");
@@ -189,18 +190,22 @@ fn broker_settings(settings: &Settings) -> berth_broker::Settings {
     berth_broker::Settings { log, ..berth_broker::Settings::default() }
 }
 
-/// Files besides connections: the journal, the admin port, the runtime.
-const OTHER_FILES: u64 = 128;
+/// Files besides connections: the journal, the admin port, clients that are told that there are too many,
+/// and what the runtime and the listeners need.
+const OTHER_FILES: usize = 64 + CONNECTIONS_MAX + TOLD_MAX + 32;
 
-fn check_open_files(settings: &Settings) {
-    let allowed = crate::process::raise_open_files_max();
-    let connections = settings.stomp.as_ref().map_or(0, |stomp| stomp.connections_max as u64);
-    if allowed < connections + OTHER_FILES {
+/// How many connections there may be so that the journal never lacks a file: to it that is a failed disk.
+fn connections_allowed(wanted: usize) -> usize {
+    let files = usize::try_from(crate::process::raise_open_files_max()).unwrap_or(usize::MAX);
+    let room = files.saturating_sub(OTHER_FILES).max(1);
+    if room < wanted {
         tracing::warn!(
-            allowed,
+            files,
+            connections = room,
             "The system allows fewer open files than stomp.maxConnections needs, raise its limit"
         );
     }
+    wanted.min(room)
 }
 
 /// A number that nobody outside can guess: the standard library seeds its hash keys from the system.

@@ -34,15 +34,16 @@ pub(crate) struct StompFront {
 }
 
 impl StompFront {
-    /// Takes over a listening socket.
+    /// Takes over a listening socket; at most `connections_max` clients at a time.
     pub(crate) fn new(
         listener: TcpListener,
+        connections_max: usize,
         settings: &StompSettings,
         node: Arc<Node>,
         clock: Clock,
     ) -> Self {
         let metrics = Arc::clone(&node.metrics);
-        let acceptor = Acceptor::new(listener, settings.connections_max, TOO_MANY, metrics);
+        let acceptor = Acceptor::new(listener, connections_max, TOO_MANY, metrics);
         Self { acceptor, settings: Arc::new(gateway_settings(settings)), node, clock }
     }
 

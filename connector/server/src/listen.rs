@@ -22,7 +22,7 @@ const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 const KEEP_ALIVE_RETRIES: u32 = 4;
 
 /// Connections that are being told that there are too many; further ones are closed without a word.
-const TOLD_MAX: usize = 64;
+pub(crate) const TOLD_MAX: usize = 16;
 
 /// How long accepting rests when the process has no file descriptor left.
 const REST: Duration = Duration::from_millis(100);

@@ -76,6 +76,11 @@ pub(crate) enum BrokerState {
     Ended(&'static str),
 }
 
+/// The journal cannot be used: why, in the words of the first thing that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("the journal cannot be used: {0}")]
+pub(crate) struct Failed(String);
+
 /// Owns the broker.
 pub(crate) struct Shard {
     inbox: Arc<Inbox<Letter>>,
@@ -105,7 +110,7 @@ impl Shard {
     ///
     /// # Errors
     /// The journal could not be recovered, or the disk has failed since.
-    pub(crate) async fn run(mut self) -> Result<(), berth_log::Error> {
+    pub(crate) async fn run(mut self) -> Result<(), Failed> {
         let mut letters = Vec::new();
         let mut sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
         loop {
@@ -128,8 +133,8 @@ impl Shard {
                 }
                 continue;
             };
-            if broker.failure().is_some() {
-                return self.fail();
+            if let Some(error) = broker.failure() {
+                return Err(self.failed(error));
             }
             if self.is_closing && broker.is_closed() {
                 self.state.send_replace(BrokerState::Ended("closed"));
@@ -156,7 +161,7 @@ impl Shard {
         .await;
     }
 
-    fn take(&mut self, now: Now, letter: Letter) -> Result<(), berth_log::Error> {
+    fn take(&mut self, now: Now, letter: Letter) -> Result<(), Failed> {
         match letter {
             Letter::Opened(entry) => {
                 let readiness = match self.broker {
@@ -187,7 +192,7 @@ impl Shard {
                     self.close(now);
                 }
             }
-            Letter::NotRecovered(error) => return Err(error),
+            Letter::NotRecovered(error) => return Err(Failed(error.to_string())),
             Letter::Stored(stored) => {
                 if let Some(broker) = &mut self.broker {
                     broker.handle_stored(now, stored);
@@ -256,13 +261,13 @@ impl Shard {
     }
 
     /// The disk has failed: connections hear it, the process must end.
-    fn fail(self) -> Result<(), berth_log::Error> {
+    fn failed(&self, error: &berth_log::Error) -> Failed {
         self.state.send_replace(BrokerState::Ended("storage failed"));
         for entry in self.connections.values() {
             let notice = Completion::Ready(Readiness::NotReady("storage failed"));
             entry.outbox.push(Event::Completion(None, notice));
         }
-        Err(berth_log::Error::Poisoned)
+        Failed(error.to_string())
     }
 }
 

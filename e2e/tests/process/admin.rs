@@ -126,6 +126,36 @@ fn the_dynamic_file_is_read_again_and_a_bad_one_changes_nothing() {
 }
 
 #[test]
+fn a_log_for_programs_is_one_json_object_a_line() {
+    let folder = tempdir().unwrap();
+    let config = "dataDir: data\nstomp: { port: 0 }\nlogging: { format: json }\n";
+    fs::write(folder.path().join("config.yaml"), config).unwrap();
+    let mut child = std::process::Command::new(berth_e2e::process::program())
+        .args(["--config", "config.yaml"])
+        .current_dir(folder.path())
+        .stdout(std::process::Stdio::null())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
+    let mut seen = Vec::new();
+    for line in lines.map_while(Result::ok) {
+        let event = json(&line);
+        for key in ["timestamp", "level", "message", "target"] {
+            assert!(event[key].is_string(), "{key} in {line}");
+        }
+        seen.push(event["message"].as_str().unwrap().to_owned());
+        if event["message"] == "Ready" {
+            let pid = child.id().to_string();
+            std::process::Command::new("kill").args(["-s", "TERM", &pid]).status().unwrap();
+        }
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+    assert!(seen[0].starts_with("STOMP on 127.0.0.1:"), "{seen:?}");
+    assert_eq!(seen.last().unwrap(), "Stopped", "{seen:?}");
+}
+
+#[test]
 fn the_hook_before_the_end_makes_it_unready_and_gives_the_cluster_time() {
     let folder = tempdir().unwrap();
     let server = Server::start(folder.path(), "").unwrap();

@@ -139,6 +139,41 @@ fn one_connection_too_many_hears_why() {
 }
 
 #[test]
+fn a_crowd_never_takes_the_files_that_the_journal_needs() {
+    let folder = tempdir().unwrap();
+    let server = Server::start_with_files(folder.path(), "", 160).unwrap();
+    let mut producer = Client::connect(server.stomp).unwrap();
+    let mut crowd: Vec<_> = (0..200).map(|_| Client::open(server.stomp).unwrap()).collect();
+    server.line_with("Connection refused, too many connections").unwrap();
+    let probes = (0..60).map(|_| Client::open(server.admin).unwrap());
+    crowd.extend(probes);
+    // More than one segment of the journal, so that it would like to open files too.
+    let body = "x".repeat(1024 * 1024);
+    let mut send = |count: usize| -> Result<(), String> {
+        for _ in 0..count {
+            producer.send(format!("SEND\ndestination:/queue/a\nreceipt:r\n\n{body}\0")).unwrap();
+            let answer = producer.frame().unwrap();
+            if answer.command != "RECEIPT" {
+                return Err(answer.header("message").unwrap_or_default().to_owned());
+            }
+        }
+        Ok(())
+    };
+    assert_eq!(send(60), Ok(()));
+    drop(crowd);
+    let begun = std::time::Instant::now();
+    let mut later = loop {
+        match Client::connect(server.stomp) {
+            Ok(client) => break client,
+            Err(error) => assert!(begun.elapsed() < Duration::from_secs(10), "{error:#}"),
+        }
+    };
+    later.send("SEND\ndestination:/queue/b\nreceipt:r\n\nhello\0").unwrap();
+    later.expect("RECEIPT").unwrap();
+    server.stop().unwrap();
+}
+
+#[test]
 fn a_client_that_says_nothing_is_closed_in_time() {
     let folder = tempdir().unwrap();
     let server = Server::start(folder.path(), "stomp: { port: 0, connectTimeoutSeconds: 1 }").unwrap();

@@ -5,9 +5,11 @@
 //! DELETE, so that no page in a browser can make one (a request of that kind asks first, and no permission is
 //! ever given).
 
+mod listener;
 mod routes;
 
-use std::net::SocketAddr;
+pub(crate) use listener::CONNECTIONS_MAX;
+
 use std::sync::Arc;
 
 use axum::Router;
@@ -50,7 +52,7 @@ impl Admin {
 
     /// Serves until the listener fails, which it does not.
     pub(crate) async fn serve(self, listener: TcpListener) -> std::io::Result<()> {
-        let service = self.router().into_make_service_with_connect_info::<SocketAddr>();
-        axum::serve(listener, service).await
+        let service = self.router().into_make_service_with_connect_info::<listener::Peer>();
+        axum::serve(listener::AdminListener::new(listener), service).await
     }
 }

@@ -1,6 +1,5 @@
 //! One function for each route of the admin port.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use axum::Json;
@@ -13,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::Admin;
+use super::listener::Peer;
 use crate::mailbox::lock;
 use crate::metrics::QUEUES_MAX;
 use crate::node::VERSION;
@@ -136,7 +136,7 @@ pub(super) struct DrainRequest {
 /// `POST /api/drain {"reason": ...}`: unready from now on; clients are served.
 pub(super) async fn drain(
     State(admin): State<Admin>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
     Json(request): Json<DrainRequest>,
 ) -> Answer {
     allow(peer)?;
@@ -150,7 +150,7 @@ pub(super) async fn drain(
 /// `DELETE /api/drain`: ready again.
 pub(super) async fn cancel_drain(
     State(admin): State<Admin>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    ConnectInfo(Peer(peer)): ConnectInfo<Peer>,
 ) -> Answer {
     allow(peer)?;
     if lock(&admin.node.state).drain.take().is_some() {
@@ -165,7 +165,7 @@ pub(super) async fn unknown(uri: Uri) -> (StatusCode, String) {
 }
 
 /// Whether the caller may change something: only one on this machine may.
-fn allow(peer: SocketAddr) -> Result<(), (StatusCode, String)> {
+fn allow(peer: std::net::SocketAddr) -> Result<(), (StatusCode, String)> {
     if peer.ip().to_canonical().is_loopback() {
         return Ok(());
     }

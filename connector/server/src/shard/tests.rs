@@ -69,7 +69,7 @@ struct Rig {
     entry: Arc<Entry>,
     fails: Arc<AtomicBool>,
     state: watch::Receiver<BrokerState>,
-    shard: JoinHandle<Result<(), berth_log::Error>>,
+    shard: JoinHandle<Result<(), Failed>>,
     disk: std::thread::JoinHandle<()>,
     folder: TempDir,
 }
@@ -158,7 +158,8 @@ async fn nothing_is_confirmed_that_was_not_synced_and_the_shard_ends() {
     rig.hear_ready().await;
     rig.fails.store(true, Ordering::SeqCst);
     rig.ask(1, publish());
-    assert!(rig.shard.await.unwrap().is_err());
+    let error = rig.shard.await.unwrap().unwrap_err().to_string();
+    assert!(error.contains("the disk is gone"), "{error}");
     assert_eq!(*rig.state.borrow(), BrokerState::Ended("storage failed"));
     let mut events = VecDeque::new();
     poll_fn(|cx| rig.entry.outbox.poll_take(cx, &mut events)).await;
