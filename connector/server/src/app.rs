@@ -129,10 +129,9 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
         signal = signals.next() => signal,
         ended = &mut shard => return Err(failed(ended)),
     };
-    tracing::info!(signal, "Stopping");
     let schedule = Schedule::new(clock.runtime_instant(clock.monotonic()), settings.drain_timeout);
     tokio::select! {
-        result = stop(&node, schedule, listeners, shard) => result,
+        result = stop(&node, signal, schedule, listeners, shard) => result,
         _ = signals.next() => Err(Failure::Interrupted),
     }
 }
@@ -140,6 +139,7 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
 /// Ends in order. The admin port goes on answering until the process is gone.
 async fn stop(
     node: &Node,
+    signal: &str,
     schedule: Schedule,
     listeners: Vec<JoinHandle<()>>,
     mut shard: JoinHandle<Result<(), Failed>>,
@@ -150,6 +150,7 @@ async fn stop(
         // It ends as cancelled, which is what was asked.
         listener.await.ok();
     }
+    tracing::info!(signal, "Stopping");
     tokio::select! {
         () = end_connections(&node.connections, schedule) => {}
         ended = &mut shard => return Err(failed(ended)),

@@ -48,6 +48,54 @@ fn frames_before_the_end_are_processed_and_the_receipt_of_disconnect_arrives() {
     assert!(server.get("/api/queues").unwrap().1.contains(r#""ready":0"#), "nothing came after the end");
 }
 
+/// The value of a metric without labels, or with these.
+fn metric(server: &Server, name: &str) -> f64 {
+    let text = server.get("/metrics").unwrap().1;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).parse().unwrap()
+}
+
+#[test]
+fn clients_that_come_and_go_leave_nothing_behind() {
+    let folder = tempdir().unwrap();
+    let server = Server::start(folder.path(), "").unwrap();
+    let round = || {
+        for number in 0..300 {
+            let mut client = Client::connect(server.stomp).unwrap();
+            let queue = number % 7;
+            let subscribe =
+                format!("SUBSCRIBE\nid:1\ndestination:/queue/q{queue}\nack:client\nreceipt:s\n\n\0");
+            client.send(subscribe).unwrap();
+            client.expect("RECEIPT").unwrap();
+            client.send(format!("SEND\ndestination:/queue/q{queue}\n\nhello\0")).unwrap();
+            let message = client.expect("MESSAGE").unwrap();
+            match number % 3 {
+                // Acknowledged in order.
+                0 => client.send("DISCONNECT\n\n\0").unwrap(),
+                // Cut off while it holds a message; the next one gets it.
+                1 => {}
+                _ => {
+                    let token = message.header("ack").unwrap();
+                    client.send(format!("ACK\nid:{token}\nreceipt:a\n\n\0")).unwrap();
+                    while client.frame().unwrap().command == "MESSAGE" {}
+                }
+            }
+        }
+        let begun = std::time::Instant::now();
+        while metric(&server, "berth_connections{protocol=\"stomp\"}") > 0.0 {
+            assert!(begun.elapsed() < berth_e2e::process::PATIENCE, "connections stay");
+        }
+        // The scrape itself is one of the files.
+        (metric(&server, "berth_process_open_fds"), server.resident_bytes().unwrap())
+    };
+    let (files_before, bytes_before) = round();
+    let (files_after, bytes_after) = round();
+    assert!(files_after <= files_before + 1.0, "{files_before} files before, {files_after} after");
+    let grown = bytes_after.saturating_sub(bytes_before) / 1024;
+    assert!(grown < 4 * 1024, "{grown} KiB more after 300 clients");
+    assert_eq!(metric(&server, "berth_deliveries_pending"), 0.0);
+}
+
 #[test]
 fn an_unacknowledged_message_goes_to_the_next_worker_when_its_client_is_cut_off() {
     let folder = tempdir().unwrap();
