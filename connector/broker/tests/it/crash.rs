@@ -294,6 +294,15 @@ fn check(
     }
 }
 
+/// Recovers until the planned power cut.
+fn recover_in_part(disk: &mut SimStorage, settings: &Settings) {
+    let Ok((mut broker, _)) = Broker::open(disk, settings.clone(), Now::default()) else { return };
+    while let Some(op) = broker.poll_storage(Now::default()) {
+        let stored = execute(disk, op);
+        broker.handle_stored(Now::default(), stored);
+    }
+}
+
 type Picker<'a> = dyn FnMut(Unsynced) -> Survivor + 'a;
 
 /// Every storage call, several ways to lose what was not synced.
@@ -310,6 +319,12 @@ fn every_crash(history: &[Act], settings: &Settings, steps: &[usize]) {
             let is_synced = settings.log.fsync == Fsync::Always;
             check(disk.clone(), &known, settings, (&mut lose_all, is_synced), &what("all lost"));
             check(disk.clone(), &known, settings, (&mut keep_all, true), &what("all kept"));
+            // The power fails again while recovery writes what it found.
+            let mut twice = disk.clone();
+            twice.crash(&mut by_seed(crash_at, false));
+            twice.crash_at(1 + crash_at % 5);
+            recover_in_part(&mut twice, settings);
+            check(twice, &known, settings, (&mut by_seed(crash_at, true), is_synced), &what("twice"));
             for number in 0..2 {
                 let seed = crash_at * 7 + number;
                 check(

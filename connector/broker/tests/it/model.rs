@@ -217,7 +217,9 @@ impl Model {
         let mut batch = Vec::new();
         let mut seqs = Vec::new();
         for _ in 0..count {
-            batch.push((to(QUEUES[queue]), message(self.next_body, 20 + (self.next_body % 90) as usize)));
+            // Some are large, so that segments end, are given back and have survivors.
+            let bytes = if self.next_body % 7 == 0 { 9000 } else { 20 + self.next_body % 90 };
+            batch.push((to(QUEUES[queue]), message(self.next_body, bytes as usize)));
             seqs.push(self.queues[queue].append(Message { body: self.next_body, received: (0, 0) }));
             self.next_body += 1;
         }
