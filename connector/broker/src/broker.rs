@@ -230,7 +230,8 @@ impl Broker {
             match event {
                 Event::Read { token, result } => self.handle_read(token, result),
                 Event::Failed(error) => self.fail(error),
-                Event::DiskFull { .. } | Event::DiskFreed => {}
+                Event::DiskFull(_) => self.stats.is_disk_full = true,
+                Event::DiskFreed => self.stats.is_disk_full = false,
                 Event::Scanned { .. } | Event::ScanFailed { .. } => unreachable!("the broker never scans"),
             }
         }

@@ -33,6 +33,8 @@ pub struct Stats {
     pub in_flight: u64,
     /// Bytes of the journal in use.
     pub journal_bytes: u64,
+    /// Only the space that settlements need is left: publishes are refused.
+    pub is_disk_full: bool,
     /// Bytes of messages in memory.
     pub cached_bytes: u64,
     /// Bytes of queue index in memory.

@@ -5,6 +5,7 @@
 mod basics;
 mod bench;
 mod crash;
+mod files;
 mod model;
 mod races;
 mod space;

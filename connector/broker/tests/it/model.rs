@@ -218,7 +218,7 @@ impl Model {
         let mut seqs = Vec::new();
         for _ in 0..count {
             // Some are large, so that segments end, are given back and have survivors.
-            let bytes = if self.next_body % 7 == 0 { 9000 } else { 20 + self.next_body % 90 };
+            let bytes = if self.next_body.is_multiple_of(7) { 9000 } else { 20 + self.next_body % 90 };
             batch.push((to(QUEUES[queue]), message(self.next_body, bytes as usize)));
             seqs.push(self.queues[queue].append(Message { body: self.next_body, received: (0, 0) }));
             self.next_body += 1;

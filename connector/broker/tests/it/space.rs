@@ -112,6 +112,7 @@ fn a_full_disk_refuses_publishes_and_lets_consumers_go_on() {
     let batch = vec![(to("q"), message(0, 10_000))];
     let answer = bench.answer(PRODUCER, Operation::Publish { batch, atomic: false });
     assert_eq!(published(answer), [Err(Refusal::StorageFull)]);
+    assert!(bench.broker.stats().is_disk_full);
     assert!(bench.broker.failure().is_none());
     let sub = bench.attach(A, "q");
     let (txn, items) = bench.reserve(A, sub, 2);
@@ -119,6 +120,7 @@ fn a_full_disk_refuses_publishes_and_lets_consumers_go_on() {
     let expected: Vec<u64> = (items.len() as u64..stored).chain(0..items.len() as u64).collect();
     assert_eq!(consume(&mut bench, sub, stored as u32), expected);
     assert_eq!(publish(&mut bench, "q", 500..510, 10_000), 10, "space came back");
+    assert!(!bench.broker.stats().is_disk_full);
     let mut bench = bench.kill();
     assert_eq!(bench.list("q").len(), 10);
 }
