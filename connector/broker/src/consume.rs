@@ -99,6 +99,7 @@ impl Broker {
     pub(crate) fn dispatch(&mut self, channel: ChannelId) {
         let Some(queue) = self.queues.get_mut(channel) else { return };
         queue.is_due = false;
+        let mut is_consumed = false;
         while let Some((ticket, waiter)) = self.queues.known(channel).waiters.first_key_value() {
             let (ticket, waiter) = (*ticket, *waiter);
             let Some((txn, items)) = self.take(channel, &waiter) else { break };
@@ -107,10 +108,15 @@ impl Broker {
                 connection.waiting.remove(&waiter.op);
                 connection.txns.insert(txn);
             }
+            is_consumed = true;
             self.stats.reserved += items.len() as u64;
             self.complete(waiter.connection, waiter.op, Completion::Reserved { txn, items });
         }
-        self.look_ahead(channel);
+        // Whoever was served will soon be back; a consumer that does not ask costs no memory.
+        let queue = self.queues.known(channel);
+        if queue.consumers > 0 && (is_consumed || !queue.waiters.is_empty()) {
+            self.look_ahead(channel);
+        }
         self.watch_idle(channel);
     }
 
@@ -176,9 +182,6 @@ impl Broker {
     /// Reads what comes next in a queue and is not in memory, as far as somebody will want it soon.
     fn look_ahead(&mut self, channel: ChannelId) {
         let queue = self.queues.known(channel);
-        if queue.consumers == 0 {
-            return;
-        }
         match queue.index.peek() {
             Peek::Empty => return,
             Peek::Entry(seq, _) if queue.bodies.has_recent(seq) => return,

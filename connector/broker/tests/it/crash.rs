@@ -8,6 +8,7 @@ use berth_engine::port::{Action, Completion, Operation};
 use berth_log::sim::{SimStorage, Survivor, Unsynced, by_mask, by_seed, keep_all, lose_all};
 use berth_log::{Fsync, execute};
 use berth_types::{ConnectionId, Now, OpId, Ranges, Seq, SubId, TxnId};
+use proptest::prelude::*;
 
 use crate::bench::*;
 
@@ -383,6 +384,71 @@ const LARGE: &[Act] = &[
     Act::Settle(6, &[], &[0], &[], true),
     Act::Publish("q", &[30, 31, 32, 33], 15_000),
 ];
+
+fn any_act() -> impl Strategy<Value = Act> {
+    let queue = prop_oneof![Just("q"), Just("r")];
+    let bytes = prop_oneof![3 => 10usize..200, 1 => 5000usize..15_000];
+    prop_oneof![
+        4 => (queue.clone(), 1u64..6, bytes.clone())
+            .prop_map(|(queue, count, bytes)| Act::Publish(queue, numbers(count), bytes)),
+        2 => (1u64..5, bytes).prop_map(|(count, bytes)| {
+            let pairs: Vec<_> = (0..count).map(|at| (["q", "r"][at as usize % 2], at)).collect();
+            Act::Atomic(pairs.leak(), bytes)
+        }),
+        4 => (queue.clone(), 1u32..6).prop_map(|(queue, max)| Act::Reserve(queue, max)),
+        4 => (0usize..8, proptest::collection::vec(0u8..4, 6), any::<bool>()).prop_map(
+            |(txn, outcomes, confirm)| {
+                let of = |wanted: u8| -> &'static [usize] {
+                    let places = outcomes.iter().enumerate().filter(|(_, outcome)| **outcome == wanted);
+                    places.map(|(at, _)| at).collect::<Vec<_>>().leak()
+                };
+                Act::Settle(txn, of(1), of(2), of(3), confirm)
+            }
+        ),
+        2 => (0usize..8, queue, 1u64..4)
+            .prop_map(|(txn, queue, count)| Act::Commit(txn, &[0, 1], queue, numbers(count))),
+        1 => Just(Act::Disconnect),
+    ]
+}
+
+fn numbers(count: u64) -> &'static [u64] {
+    (0..count).collect::<Vec<_>>().leak()
+}
+
+/// Gives every message a body of its own.
+fn numbered(mut history: Vec<Act>) -> Vec<Act> {
+    let mut next = 0..;
+    let mut fresh = |count: usize| -> &'static [u64] { next.by_ref().take(count).collect::<Vec<_>>().leak() };
+    for act in &mut history {
+        match act {
+            Act::Publish(_, bodies, _) | Act::Commit(_, _, _, bodies) => *bodies = fresh(bodies.len()),
+            Act::Atomic(pairs, _) => {
+                let bodies = fresh(pairs.len());
+                let renamed = pairs.iter().zip(bodies).map(|((queue, _), body)| (*queue, *body));
+                *pairs = renamed.collect::<Vec<_>>().leak();
+            }
+            Act::Reserve(..) | Act::Settle(..) | Act::Disconnect => {}
+        }
+    }
+    history
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(96))]
+
+    #[test]
+    fn any_history_may_end_at_any_instant(
+        history in proptest::collection::vec(any_act(), 2..40),
+        (steps, instant, seed) in (1usize..6, any::<u64>(), any::<u64>()),
+    ) {
+        let history = numbered(history);
+        let (disk, _) = run(&history, &small(), steps, u64::MAX);
+        let crash_at = 1 + instant % disk.calls();
+        let (disk, known) = run(&history, &small(), steps, crash_at);
+        check(disk.clone(), &known, &small(), (&mut by_seed(seed, true), true), "garbled");
+        check(disk, &known, &small(), (&mut keep_all, true), "all kept");
+    }
+}
 
 #[test]
 fn nothing_confirmed_is_lost_at_any_instant() {
