@@ -17,7 +17,7 @@ use crate::world::{Event, World};
 impl World {
     /// How long something takes on the network.
     fn flight(&mut self) -> std::time::Duration {
-        if self.plan.faults.slow_network {
+        if self.plan.faults.slow_network && !self.is_quiet {
             self.random.micros(20, 200_000)
         } else {
             self.random.micros(20, 2000)
@@ -25,7 +25,8 @@ impl World {
     }
 
     fn chunk(&mut self) -> usize {
-        let max = if self.plan.faults.tiny_chunks { 40 } else { 16_384 };
+        let is_tiny = self.plan.faults.tiny_chunks && !self.is_quiet;
+        let max = if is_tiny { 40 } else { 16_384 };
         self.random.between(1, max) as usize
     }
 
@@ -112,6 +113,7 @@ impl World {
         if bytes.is_empty() {
             return false;
         }
+        conn.tap.has_ended = conn.session.closed().is_some();
         conn.tap.feed(self.now, id, &bytes, &self.plan, &mut self.checkers);
         self.note(format_args!("{id} writes {}", bytes.len()));
         conn.session.handle_transmitted(now, bytes.len());

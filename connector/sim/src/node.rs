@@ -101,6 +101,8 @@ pub(crate) struct Tap {
     last: Instant,
     /// The longest rest inside the frame that is being written.
     rest: std::time::Duration,
+    /// The session has ended its deliveries: a frame that it had begun is only finished.
+    pub(crate) has_ended: bool,
 }
 
 impl Tap {
@@ -111,6 +113,7 @@ impl Tap {
             version: None,
             last: Instant::ZERO,
             rest: std::time::Duration::ZERO,
+            has_ended: false,
         }
     }
 
@@ -154,7 +157,7 @@ impl Tap {
                         subscription: &header("subscription"),
                         key,
                         is_redelivered: header("redelivered") == "true",
-                        is_late: rest >= plan.ack_timeout,
+                        is_late: self.has_ended || rest >= plan.ack_timeout,
                     };
                     checkers.written(now, conn, &delivery);
                 }
