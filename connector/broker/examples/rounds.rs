@@ -58,20 +58,26 @@ fn recover(dir: &Path) {
 
 fn backlog(dir: &Path, count: usize) {
     let mut driver = Driver::open(FileStorage::open(dir).unwrap());
+    store(&mut driver, count);
+    drop(driver);
+    let start = Clock::now();
+    let mut driver = Driver::open(FileStorage::open(dir).unwrap());
+    println!("recovered {} messages in {:?}", driver.broker.stats().live, start.elapsed());
+    drain(&mut driver, count);
+    store(&mut driver, count);
+    drain(&mut driver, count);
+}
+
+fn store(driver: &mut Driver<FileStorage>, count: usize) {
     let start = Clock::now();
     for number in (0..count).step_by(BATCH) {
         driver.publish(number);
     }
     rate("stored", count, start);
-    println!("{:?}", driver.broker.stats());
-    println!("largest resident size {} MiB", peak_mib());
-    drop(driver);
-    let start = Clock::now();
-    let mut driver = Driver::open(FileStorage::open(dir).unwrap());
-    println!("recovered {} messages in {:?}", driver.broker.stats().live, start.elapsed());
-    if std::env::var_os("KEEP").is_some() {
-        return;
-    }
+    tell(driver);
+}
+
+fn drain(driver: &mut Driver<FileStorage>, count: usize) {
     let sub = driver.attach();
     let start = Clock::now();
     let mut done = 0;
@@ -79,6 +85,11 @@ fn backlog(dir: &Path, count: usize) {
         done += driver.reserve_and_settle(sub);
     }
     rate("drained", count, start);
+    tell(driver);
+    assert!(matches!(driver.ask(Operation::Unsubscribe { sub, forget: false }), Completion::Done));
+}
+
+fn tell(driver: &Driver<FileStorage>) {
     println!("{:?}", driver.broker.stats());
     println!("largest resident size {} MiB", peak_mib());
 }
