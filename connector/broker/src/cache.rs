@@ -118,11 +118,6 @@ impl Cache {
 }
 
 impl Bodies {
-    /// Whether the message is in memory.
-    pub(crate) fn has(&self, seq: Seq) -> bool {
-        self.has_recent(seq) || matches!(self.ahead.get(&seq.get()), Some(Some(_)))
-    }
-
     /// Whether the message is in memory or will be.
     pub(crate) fn is_expected(&self, seq: Seq) -> bool {
         self.has_recent(seq) || self.ahead.contains_key(&seq.get())

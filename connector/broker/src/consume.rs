@@ -198,7 +198,9 @@ impl Broker {
         {
             self.pager.load(channel, first, &mut queue.index);
         }
-        if queue.bodies.ahead() > AHEAD_MESSAGES_MAX / 2 && !queue.waits_for_body() {
+        // Half a window at a time: to top it up message by message would be a read, and a way to the disk's
+        // thread and back, for each of them.
+        if queue.bodies.ahead() > AHEAD_MESSAGES_MAX / 2 && queue.expects_body() {
             return;
         }
         let most = if self.cache.is_full() { 1 } else { AHEAD_MESSAGES_MAX };
@@ -284,7 +286,8 @@ pub(crate) const fn unsupported(capability: Capability) -> Completion {
 
 /// Most messages of one reservation: what one settlement record may have to name.
 const RESERVE_MESSAGES_MAX: u32 = 1024;
-/// Messages that are read back ahead of a queue's consumers.
-const AHEAD_MESSAGES_MAX: usize = 512;
+/// Messages that are read back ahead of a queue's consumers: more than they take while a read waits for a
+/// barrier.
+const AHEAD_MESSAGES_MAX: usize = 2048;
 /// Bytes of messages that are read back ahead of a queue's consumers; one always fits.
-const AHEAD_BYTES_MAX: u64 = 512 * 1024;
+const AHEAD_BYTES_MAX: u64 = 1024 * 1024;

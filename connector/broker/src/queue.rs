@@ -95,9 +95,9 @@ impl Queue {
         self.index.ready() == 0 && self.in_flight == 0 && self.consumers == 0 && self.waiters.is_empty()
     }
 
-    /// The next message is not in memory.
-    pub(crate) fn waits_for_body(&self) -> bool {
-        matches!(self.index.peek(), Peek::Entry(seq, _) if !self.bodies.has(seq))
+    /// The next message is in memory or being read.
+    pub(crate) fn expects_body(&self) -> bool {
+        matches!(self.index.peek(), Peek::Entry(seq, _) if self.bodies.is_expected(seq))
     }
 
     pub(crate) fn stats(&self) -> QueueStats {
