@@ -162,8 +162,9 @@ impl Index {
         Seq::new(self.next)
     }
 
-    pub(crate) const fn cursor(&self) -> u64 {
-        self.cursor
+    /// The sequence that comes next, at least.
+    pub(crate) fn front(&self) -> u64 {
+        self.returned.first_key_value().map_or(self.cursor, |(seq, _)| *seq)
     }
 
     /// Raises the next sequence.

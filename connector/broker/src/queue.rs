@@ -79,15 +79,15 @@ impl Queue {
 
     /// The mark to write ahead of need when half of the stride is used up.
     pub(crate) fn mark_soon(&self) -> Option<Seq> {
-        let cursor = self.index.cursor();
-        (self.mark < cursor + DELIVERY_MARK_STRIDE / 2).then(|| self.mark_ahead(cursor))
+        let front = self.index.front();
+        (self.mark < front + DELIVERY_MARK_STRIDE / 2).then(|| self.mark_ahead(front))
     }
 
     /// The mark that shares the barrier of a publish up to `last`: only when somebody is there to take it.
     pub(crate) fn mark_with_publish(&self, last: Seq) -> Option<Seq> {
-        let cursor = self.index.cursor();
-        let near = last.get() < cursor + DELIVERY_MARK_STRIDE;
-        (self.consumers > 0 && near && last.get() > self.mark).then(|| self.mark_ahead(cursor))
+        let front = self.index.front();
+        let near = last.get() < front + DELIVERY_MARK_STRIDE;
+        (self.consumers > 0 && near && last.get() > self.mark).then(|| self.mark_ahead(front))
     }
 
     /// Nothing in it and nobody at it.

@@ -265,3 +265,74 @@ pub(crate) const fn refusal(refused: Refused) -> Refusal {
         Refused::Busy | Refused::Poisoned => Refusal::BrokerNotReady,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Settings;
+    use crate::index::Peek;
+    use crate::record::Counts;
+    use berth_engine::port::Operation;
+    use berth_log::execute;
+    use berth_log::sim::SimStorage;
+    use berth_types::{ChannelName, Destination, Encoding, Envelope, Message, MessageId, Now, Pattern};
+    use std::sync::Arc;
+
+    const CONSUMER: ConnectionId = ConnectionId::new(1);
+
+    fn open(disk: &mut SimStorage) -> Broker {
+        Broker::open(disk, Settings::default(), Now::default()).unwrap().0
+    }
+
+    fn ask(broker: &mut Broker, disk: &mut SimStorage, operation: Operation) -> Completion {
+        broker.submit(Now::default(), CONSUMER, OpId::new(1), operation);
+        loop {
+            if let Some((_, _, completion)) = broker.poll() {
+                return completion;
+            }
+            let stored = execute(disk, broker.poll_storage(Now::default()).unwrap());
+            broker.handle_stored(Now::default(), stored);
+        }
+    }
+
+    fn counts(broker: &mut Broker) -> Counts {
+        let channel = broker.queues.find(&ChannelName::parse("q").unwrap()).unwrap();
+        match broker.queues.known(channel).index.peek() {
+            Peek::Entry(_, entry) => entry.counts,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// A receive limit looks at failures, clients at receives: drain and crash raise only the latter.
+    #[test]
+    fn failures_are_counted_apart_from_receives_and_survive() {
+        let mut disk = SimStorage::new();
+        let mut broker = open(&mut disk);
+        let channel = ChannelName::parse("q").unwrap();
+        let message = Arc::new(Message {
+            id: MessageId::new("m"),
+            envelope: Envelope::default(),
+            encoding: Encoding::Plain,
+            head: Default::default(),
+            body: Default::default(),
+        });
+        let destination = Destination { pattern: Pattern::Queues, channel: channel.clone() };
+        let batch = vec![(destination, message)];
+        ask(&mut broker, &mut disk, Operation::Publish { batch, atomic: false });
+        let attached = ask(&mut broker, &mut disk, Operation::Attach { channel });
+        let Completion::Opened { sub, .. } = attached else { panic!("{attached:?}") };
+        for cause in [NackCause::Failure, NackCause::Server, NackCause::Failure] {
+            let operation = Operation::Reserve { sub, max: 1, max_bytes: 1, hold: None };
+            let reserved = ask(&mut broker, &mut disk, operation);
+            let Completion::Reserved { txn, items } = reserved else { panic!("{reserved:?}") };
+            let nack = [items[0].seq].into_iter().collect();
+            let (ack, release, reject) = (Ranges::new(), Ranges::new(), Ranges::new());
+            let operation = Operation::Settle { txn, ack, nack, release, reject, cause, confirm: true };
+            assert!(matches!(ask(&mut broker, &mut disk, operation), Completion::Settled));
+        }
+        assert_eq!(counts(&mut broker), Counts { received: 3, failures: 2 });
+        drop(broker);
+        let mut broker = open(&mut disk);
+        assert_eq!(counts(&mut broker), Counts { received: 4, failures: 2 }, "a crash is no failure");
+    }
+}
