@@ -2,10 +2,11 @@
 //! options.
 
 mod cluster;
+mod operator;
 
 use berth_e2e::suite;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    suite::main(&[cluster::TESTS].concat())
+    suite::main(&[cluster::TESTS, operator::TESTS].concat())
 }
