@@ -92,7 +92,7 @@ fn may_be_absent(name: &str, value: &Value) -> bool {
         Value::String(text) => text.is_empty(),
         Value::Object(map) => map.is_empty(),
         Value::Array(list) => list.is_empty(),
-        Value::Number(_) => false,
+        Value::Number(number) => number.as_i64() == Some(0),
     }
 }
 
@@ -149,6 +149,7 @@ mod tests {
         assert!(!covers(&json!({}), &json!({ "emptyDir": { "medium": "Memory" } })));
         assert!(covers(&json!({}), &json!({ "hostNetwork": false })));
         assert!(!covers(&json!({}), &json!({ "enableServiceLinks": false })));
-        assert!(!covers(&json!({}), &json!({ "replicas": 0 })));
+        assert!(covers(&json!({}), &json!({ "minReadySeconds": 0 })));
+        assert!(!covers(&json!({ "replicas": 1 }), &json!({ "replicas": 0 })));
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn stateful_set(target: &Target, settled: &Settled) -> StatefulSet {
                 type_: Some("OnDelete".to_owned()),
                 rolling_update: None,
             }),
-            min_ready_seconds: Some(update.min_ready_seconds.unwrap_or(0)),
+            min_ready_seconds: update.min_ready_seconds.filter(|seconds| *seconds > 0),
             revision_history_limit: Some(3),
             persistent_volume_claim_retention_policy: Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
                 when_deleted: Some(storage.when_deleted.unwrap_or(WhenDeleted::Retain).as_str().to_owned()),

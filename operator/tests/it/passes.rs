@@ -34,6 +34,7 @@ async fn the_resource_version_of_every_child_is_constant_over_ten_passes() {
     let harness = Harness::new(json!({
         "storage": { "size": "1.5Gi" },
         "resources": { "requests": { "cpu": "0.5", "memory": "1024Mi" } },
+        "update": { "minReadySeconds": 0 },
         "env": [{ "name": "A", "value": "" }, { "name": "B", "value": "1" }],
         "podTemplate": { "spec": {
             "hostNetwork": false,

@@ -21,7 +21,9 @@ pub(crate) fn default_fields(plural: &str, object: &mut Value) {
                 template["status"] = json!({ "phase": "Pending" });
                 canonical(&mut template["spec"]["resources"]["requests"]["storage"]);
             }
+            omit(&mut object["spec"], "minReadySeconds", &json!(0));
             let pod = &mut object["spec"]["template"]["spec"];
+            omit(pod, "hostNetwork", &json!(false));
             for (name, value) in [
                 ("restartPolicy", json!("Always")),
                 ("dnsPolicy", json!("ClusterFirst")),
@@ -30,6 +32,9 @@ pub(crate) fn default_fields(plural: &str, object: &mut Value) {
                 default(pod, name, value);
             }
             for container in pod["containers"].as_array_mut().into_iter().flatten() {
+                for variable in container["env"].as_array_mut().into_iter().flatten() {
+                    omit(variable, "value", &json!(""));
+                }
                 default(container, "terminationMessagePath", json!("/dev/termination-log"));
                 default(container, "terminationMessagePolicy", json!("File"));
                 default(container, "resources", json!({}));
@@ -62,6 +67,15 @@ pub(crate) fn default_fields(plural: &str, object: &mut Value) {
 fn default(object: &mut Value, name: &str, value: Value) {
     if object[name].is_null() {
         object[name] = value;
+    }
+}
+
+/// Takes out what the server never writes: zeros of fields that are no pointers.
+fn omit(object: &mut Value, name: &str, zero: &Value) {
+    if object[name] == *zero
+        && let Some(map) = object.as_object_mut()
+    {
+        map.remove(name);
     }
 }
 
