@@ -23,6 +23,13 @@ use std::time::{Duration, Instant};
 #[derive(Clone)]
 pub(crate) struct Nodes(Arc<Mutex<Option<NodeReport>>>);
 
+impl Nodes {
+    /// Pods that do not answer.
+    pub(crate) fn silent() -> Self {
+        Self(Arc::new(Mutex::new(None)))
+    }
+}
+
 impl NodeApi for Nodes {
     fn report<'a>(&'a self, _: IpAddr, token: &'a str) -> BoxFuture<'a, Option<NodeReport>> {
         assert_eq!(token.len(), 64, "the token of the internal Secret");
@@ -132,7 +139,7 @@ impl Harness {
     }
 }
 
-fn connector(mut spec: Value) -> Value {
+pub(crate) fn connector(mut spec: Value) -> Value {
     if spec["replicas"].is_null() {
         spec["replicas"] = json!(1);
     }
@@ -143,7 +150,7 @@ fn connector(mut spec: Value) -> Value {
     })
 }
 
-fn context(fake: &Fake, nodes: &Nodes, exit_after: Option<&str>) -> Context {
+pub(crate) fn context(fake: &Fake, nodes: &Nodes, exit_after: Option<&str>) -> Context {
     let cluster = Cluster::new(fake.client(), fake.client());
     let heartbeat = Duration::from_secs(300);
     Context {

@@ -294,13 +294,8 @@ async fn evictions_that_budgets_refuse_are_waited_for_and_never_forced() {
     let mut harness = Harness::new(json!({}));
     harness.converge().await;
     let pod = harness.uid("pods", "orders-0");
-    let fault = |code, message| Fault {
-        method: Method::POST,
-        plural: "pods",
-        subresource: "eviction",
-        code,
-        message,
-    };
+    let fault =
+        |code, message| Fault { subresource: "eviction", ..Fault::on(Method::POST, "pods", code, message) };
     harness.fake.state().faults = vec![fault(429, "Cannot evict pod as it would violate the pod's budget.")];
     harness.set("/metadata/annotations/berth.dev~1restartedAt", json!("now"));
     for _ in 0..4 {
@@ -522,13 +517,8 @@ async fn a_stateful_set_with_other_fixed_fields_is_left_alone_and_named() {
 #[tokio::test]
 async fn a_refused_write_is_reported_and_the_next_pass_goes_on() {
     let mut harness = Harness::new(json!({}));
-    harness.fake.state().faults = vec![Fault {
-        method: Method::PATCH,
-        plural: "services",
-        subresource: "",
-        code: 422,
-        message: "spec.ports[0].nodePort: provided port is not in the valid range",
-    }];
+    let words = "spec.ports[0].nodePort: provided port is not in the valid range";
+    harness.fake.state().faults = vec![Fault::on(Method::PATCH, "services", 422, words)];
     let error = harness.try_pass().await.unwrap_err();
     assert_eq!(error.reason().as_str(), "ApplyFailed");
     assert!(error.to_string().contains("not in the valid range"), "{error}");
@@ -555,13 +545,42 @@ async fn an_account_of_the_user_replaces_ours() {
 #[tokio::test]
 async fn events_that_cannot_be_written_fail_nothing() {
     let harness = Harness::new(json!({}));
-    harness.fake.state().faults = vec![Fault {
-        method: Method::POST,
-        plural: "events",
-        subresource: "",
-        code: 403,
-        message: "no events",
-    }];
+    harness.fake.state().faults = vec![Fault::on(Method::POST, "events", 403, "no events")];
     harness.converge().await;
     assert_eq!(harness.status_of("Ready"), "True");
+}
+
+#[tokio::test]
+async fn an_event_whose_name_is_taken_gets_another_one() {
+    let harness = Harness::new(json!({}));
+    let taken = Fault {
+        reason: "AlreadyExists",
+        times: 1,
+        ..Fault::on(Method::POST, "events", 409, "already exists")
+    };
+    harness.fake.state().faults = vec![taken];
+    harness.converge().await;
+    assert!(harness.has_event("Created"));
+}
+
+/// What a released operator made, met by this one: nothing is refused, nothing is restarted.
+#[tokio::test]
+async fn the_stateful_set_of_an_earlier_release_is_taken_over() {
+    let harness = Harness::new(json!({}));
+    harness.converge().await;
+    let fixture = include_str!("../golden/minimal.yaml").split("---\n").last().unwrap();
+    let mut made: Value = serde_yaml::from_str(fixture).unwrap();
+    let live = harness.fake.get("statefulsets", "orders").unwrap();
+    for field in ["uid", "namespace", "resourceVersion", "generation", "ownerReferences"] {
+        made["metadata"][field] = live["metadata"][field].clone();
+    }
+    made["metadata"]["annotations"]["berth.dev/applied-hash"] = json!("of another release");
+    made["status"] = live["status"].clone();
+    harness.fake.put("statefulsets", made);
+    harness.fake.settle();
+    let pod = harness.uid("pods", "orders-0");
+    harness.converge().await;
+    assert_eq!(harness.status_of("Ready"), "True");
+    assert_eq!(harness.status_of("Degraded"), "False");
+    assert_eq!(harness.uid("pods", "orders-0"), pod);
 }

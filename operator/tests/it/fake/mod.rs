@@ -6,7 +6,7 @@
 //! and claims that never change, and a log of every request. An apply that changes nothing moves no
 //! resourceVersion, except where the real server does: claim templates without apiVersion and kind.
 //!
-//! It has not: watches, admission, CRD schemas and CEL, conversion, quotas, permissions. Those are tested
+//! Watches open and then say nothing. It has not: admission, CRD schemas and CEL, conversion, quotas, permissions. Those are tested
 //! on a real cluster.
 
 pub(crate) mod ssa;
@@ -14,12 +14,14 @@ pub(crate) mod world;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
-use http_body_util::{BodyExt as _, Full};
+use http_body_util::{BodyExt as _, Either, Full, StreamBody};
+use hyper::body::Frame;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 use ssa::Owners;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The namespace of every test.
@@ -45,7 +47,16 @@ pub(crate) struct Fault {
     pub(crate) plural: &'static str,
     pub(crate) subresource: &'static str,
     pub(crate) code: u16,
+    pub(crate) reason: &'static str,
     pub(crate) message: &'static str,
+    /// How often; 0 is for ever.
+    pub(crate) times: u32,
+}
+
+impl Fault {
+    pub(crate) fn on(method: Method, plural: &'static str, code: u16, message: &'static str) -> Self {
+        Self { method, plural, subresource: "", code, reason: "Fault", message, times: 0 }
+    }
 }
 
 #[derive(Default)]
@@ -58,6 +69,8 @@ pub(crate) struct State {
     pub(crate) faults: Vec<Fault>,
     /// Whether claims may grow.
     pub(crate) expansion: bool,
+    /// Whether requests are taken and never answered.
+    pub(crate) hangs: bool,
 }
 
 /// The server; clones share one state.
@@ -81,12 +94,21 @@ impl Fake {
         let service = tower::service_fn(move |request: Request<Body>| {
             let state = state.clone();
             async move {
+                if state.lock().unwrap().hangs {
+                    std::future::pending::<()>().await;
+                }
                 let (parts, body) = request.into_parts();
+                if parts.uri.query().is_some_and(|query| query.contains("watch=true")) {
+                    let silence =
+                        StreamBody::new(futures::stream::pending::<Result<Frame<Bytes>, Infallible>>());
+                    return Ok(Response::new(Either::Left(silence)));
+                }
                 let body = body.collect().await?.to_bytes();
                 let body: Value = serde_json::from_slice(&body).unwrap_or_default();
                 let (code, answer) = state.lock().unwrap().answer(&parts.method, &parts.uri, body);
                 let answer = Full::new(Bytes::from(answer.to_string()));
-                Ok::<_, kube::Error>(Response::builder().status(code).body(answer).unwrap())
+                let answer = Response::builder().status(code).body(Either::Right(answer)).unwrap();
+                Ok::<_, kube::Error>(answer)
             }
         });
         Client::new(service, NAMESPACE)
@@ -166,11 +188,17 @@ impl State {
             subresource: subresource.clone(),
             body: body.clone(),
         });
-        let fault = self.faults.iter().find(|fault| {
+        let fault = self.faults.iter().position(|fault| {
             fault.method == *method && fault.plural == plural && fault.subresource == subresource
         });
-        if let Some(fault) = fault {
-            return failure(fault.code, "Fault", fault.message);
+        if let Some(at) = fault {
+            let fault = self.faults[at].clone();
+            match fault.times {
+                0 => {}
+                1 => drop(self.faults.remove(at)),
+                _ => self.faults[at].times -= 1,
+            }
+            return failure(fault.code, fault.reason, fault.message);
         }
         let manager = query.get("fieldManager").cloned().unwrap_or_default();
         match (method.as_str(), subresource.as_str()) {
@@ -199,7 +227,8 @@ impl State {
             .filter(|(key, object)| key.0 == plural && matches(object))
             .map(|(_, object)| object.clone())
             .collect();
-        json!({ "kind": "List", "apiVersion": "v1", "metadata": {}, "items": items })
+        let version = self.version.to_string();
+        json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": items })
     }
 
     fn apply(&mut self, plural: String, name: String, body: Value, manager: &str) -> (u16, Value) {
