@@ -72,7 +72,9 @@ pub(super) fn every_child_comes_back(space: &Namespace) -> Result<()> {
     })?;
     ready(space)?;
     ensure!(uid(space, "pod", "orders-0")? == pod, "the pod was replaced");
-    Ok(())
+    space.run(&["scale", "statefulset", NAME, "--replicas=0"])?;
+    wait_note(space, "ForeignScaler")?;
+    ready(space).map(drop)
 }
 
 pub(super) fn nothing_is_written_in_the_steady_state(space: &Namespace) -> Result<()> {
@@ -82,7 +84,10 @@ pub(super) fn nothing_is_written_in_the_steady_state(space: &Namespace) -> Resul
         space,
         &json!({
             "storage": { "size": "1.5Gi" },
-            "resources": { "requests": { "cpu": "0.05", "memory": "65536Ki" }, "limits": { "memory": "0.5Gi" } },
+            "resources": {
+                "requests": { "cpu": "0.05", "memory": "65536Ki" },
+                "limits": { "memory": "0.5Gi" },
+            },
             "env": [{ "name": "EMPTY", "value": "" }],
             "service": { "annotations": { "note": "x" } },
             "podTemplate": { "spec": { "hostNetwork": false, "shareProcessNamespace": false } },

@@ -6,8 +6,8 @@
 //! and claims that never change, and a log of every request. An apply that changes nothing moves no
 //! resourceVersion, except where the real server does: claim templates without apiVersion and kind.
 //!
-//! Watches open and then say nothing. It has not: admission, CRD schemas and CEL, conversion, quotas, permissions. Those are tested
-//! on a real cluster.
+//! Watches open and then say nothing. It has not: admission, CRD schemas and CEL, conversion, quotas,
+//! permissions. Those are tested on a real cluster.
 
 pub(crate) mod ssa;
 pub(crate) mod world;
@@ -227,8 +227,8 @@ impl State {
             .filter(|(key, object)| key.0 == plural && matches(object))
             .map(|(_, object)| object.clone())
             .collect();
-        let version = self.version.to_string();
-        json!({ "kind": "List", "apiVersion": "v1", "metadata": { "resourceVersion": version }, "items": items })
+        let meta = json!({ "resourceVersion": self.version.to_string() });
+        json!({ "kind": "List", "apiVersion": "v1", "metadata": meta, "items": items })
     }
 
     fn apply(&mut self, plural: String, name: String, body: Value, manager: &str) -> (u16, Value) {
