@@ -1,6 +1,7 @@
 //! The stages of `cargo xtask test`, in the order that finds a mistake soonest.
 
-use crate::cluster;
+use crate::cluster::{self, Session};
+use crate::up;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ const STAGES: &[Stage] = &[
     Stage { name: "unit", budget_min: 10, run: || cargo(&["test", "--workspace", "--locked"]) },
     Stage { name: "chart", budget_min: 3, run: || crate::chart::check(false) },
     Stage { name: "process", budget_min: 4, run: process },
-    Stage { name: "cluster", budget_min: 10, run: || cluster::with_cluster(end_to_end) },
+    Stage { name: "cluster", budget_min: 15, run: || cluster::with_cluster(end_to_end) },
 ];
 
 /// Runs every stage, or the one named, and prints how long each took.
@@ -100,9 +101,13 @@ fn clippy() -> Result<()> {
     cargo(&[&e2e[..], &["-D", "warnings"]].concat())
 }
 
-fn end_to_end(kubeconfig: &Path) -> Result<()> {
+/// The README's first command, the chart's own test, and the end-to-end tests, on one cluster.
+fn end_to_end(session: &Session) -> Result<()> {
+    up::deploy(session)?;
+    up::prove_and_clear(session)?;
     let mut command = Command::new("cargo");
-    command.args(["test", "-p", "berth-e2e", "--test", "it", "--locked"]).env("KUBECONFIG", kubeconfig);
+    command.args(["test", "-p", "berth-e2e", "--test", "it", "--locked"]);
+    command.env("KUBECONFIG", session.kubeconfig());
     ensure!(command.status().context("running cargo")?.success(), "the end-to-end tests failed");
     Ok(())
 }

@@ -21,31 +21,51 @@ pub(crate) fn up() -> Result<()> {
     let begun = Instant::now();
     step(1, "a cluster");
     let session = cluster::ready()?;
+    deploy(&session)?;
+    let (kubectl, helm) = (session.kubectl_path().display(), session.helm_path().display());
+    println!("\nBerth is up after {} s. What to do next:\n", begun.elapsed().as_secs());
+    println!("  export KUBECONFIG={}", session.kubeconfig().display());
+    println!("  {kubectl} get stompconnectors");
+    println!("  {kubectl} describe stompconnector {SAMPLE_NAME}");
+    println!("  {kubectl} port-forward service/{SAMPLE_NAME} {STOMP_PORT}");
+    println!("      then connect any STOMP client to localhost:{STOMP_PORT} and use /queue/jobs");
+    println!("  {helm} --namespace {NAMESPACE} list");
+    println!("  cargo xtask down");
+    Ok(())
+}
+
+/// Everything after the cluster: image, operator, sample connector, and a message through it.
+pub(crate) fn deploy(session: &Session) -> Result<()> {
     step(2, "the image");
-    let image = product_image(&session)?;
+    let image = product_image(session)?;
     step(3, "the operator");
-    install(&session, &image)?;
+    install(session, &image)?;
     step(4, "a connector");
-    session.kubectl(&["apply", "--server-side", "-f", &repository_file(SAMPLE)])?;
-    await_ready(&session)?;
+    session.kubectl(&["apply", "--namespace=default", "--server-side", "-f", &repository_file(SAMPLE)])?;
+    await_ready(session)?;
     step(5, "a message");
     let forwarded = session.forward(&format!("service/{SAMPLE_NAME}"), STOMP_PORT)?;
     let body = hello::send_and_acknowledge(forwarded.port())?;
-    drop(forwarded);
     println!("   sent, received and acknowledged: {body:?}");
-    println!("\nBerth is up after {} s. What to do next:\n", begun.elapsed().as_secs());
-    println!("  export KUBECONFIG={}", session.kubeconfig().display());
-    println!("  {} get stompconnectors", session.kubectl_path().display());
-    println!("  {} describe stompconnector {SAMPLE_NAME}", session.kubectl_path().display());
-    println!(
-        "  {} port-forward service/{SAMPLE_NAME} {STOMP_PORT}   # then connect a STOMP client to",
-        session.kubectl_path().display()
-    );
-    println!(
-        "                                                    # localhost:{STOMP_PORT}, queue /queue/hello"
-    );
-    println!("  {} -n {NAMESPACE} list", session.helm_path().display());
-    println!("  cargo xtask down");
+    Ok(())
+}
+
+/// Runs the chart's own test, then takes the sample and its volume away again.
+pub(crate) fn prove_and_clear(session: &Session) -> Result<()> {
+    session.helm(&["test", RELEASE, "--namespace", NAMESPACE, "--timeout", "120s"])?;
+    let sample = format!("stompconnector/{SAMPLE_NAME}");
+    session.kubectl(&["delete", "--namespace=default", "--wait", &sample])?;
+    let label = format!("app.kubernetes.io/instance={SAMPLE_NAME}");
+    session.kubectl(&[
+        "wait",
+        "--namespace=default",
+        "--for=delete",
+        "pod",
+        "-l",
+        &label,
+        "--timeout=60s",
+    ])?;
+    session.kubectl(&["delete", "--namespace=default", "--wait", "pvc", "-l", &label])?;
     Ok(())
 }
 
@@ -55,14 +75,20 @@ pub(crate) fn down() -> Result<()> {
         return Ok(());
     }
     let session = cluster::ready()?;
-    session.kubectl(&["delete", "--ignore-not-found", "-f", &repository_file(SAMPLE)])?;
+    session.kubectl(&[
+        "delete",
+        "--namespace=default",
+        "--ignore-not-found",
+        "-f",
+        &repository_file(SAMPLE),
+    ])?;
     session.helm(&["uninstall", RELEASE, "--namespace", NAMESPACE, "--ignore-not-found", "--wait"])?;
     println!("removed the sample and the operator; the CRDs and the volume of {SAMPLE_NAME} are kept");
     Ok(())
 }
 
 /// The image's name in the cluster; built and loaded unless somebody else's cluster pulls it.
-pub(crate) fn product_image(session: &Session) -> Result<String> {
+fn product_image(session: &Session) -> Result<String> {
     if let Some(image) = env::var("BERTH_E2E_IMAGE").ok().filter(|name| !name.is_empty()) {
         return Ok(image);
     }
@@ -100,8 +126,9 @@ fn install(session: &Session, image: &str) -> Result<()> {
 fn await_ready(session: &Session) -> Result<()> {
     let timeout = format!("--timeout={}s", READY_IN.as_secs());
     let connector = format!("stompconnector/{SAMPLE_NAME}");
-    session.kubectl(&["wait", "--for=condition=Ready", &timeout, &connector]).map(drop).with_context(|| {
-        let told = session.kubectl(&["describe", &connector]).unwrap_or_default();
+    let wait = ["wait", "--namespace=default", "--for=condition=Ready", &timeout, &connector];
+    session.kubectl(&wait).map(drop).with_context(|| {
+        let told = session.kubectl(&["describe", "--namespace=default", &connector]).unwrap_or_default();
         format!("{SAMPLE_NAME} is not ready:\n{told}")
     })
 }

@@ -9,6 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The three kinds of cluster.
+#[derive(Clone)]
 pub(crate) enum Cluster {
     /// Started by us on this machine from its parts.
     Local,

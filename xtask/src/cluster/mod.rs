@@ -128,14 +128,15 @@ pub(crate) fn helm() -> Result<PathBuf> {
 
 /// Runs `work` with a cluster that is up. One that was up before stays up; else it goes down again, also when
 /// the work failed.
-pub(crate) fn with_cluster(work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+pub(crate) fn with_cluster(work: impl FnOnce(&Session) -> Result<()>) -> Result<()> {
     let cluster = choose()?;
     let was_up = match &cluster {
         Cluster::Local => local::is_up(),
         Cluster::Kind(engine) => kind::is_up(*engine)?,
         Cluster::Foreign(_) => true,
     };
-    let result = up(&cluster).and_then(|()| work(&kubeconfig(&cluster)));
+    let session = || Session::new(cluster.clone(), kubeconfig(&cluster));
+    let result = up(&cluster).and_then(|()| work(&session()?));
     let down = match &cluster {
         _ if was_up => Ok(()),
         Cluster::Local => local::down(),

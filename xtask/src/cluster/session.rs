@@ -64,7 +64,7 @@ impl Session {
     /// Forwards a free port of this machine to `port` of `target` until the value is dropped.
     pub(crate) fn forward(&self, target: &str, port: u16) -> Result<Forward> {
         let mut child = Command::new(&self.kubectl)
-            .args(["port-forward", target, &format!(":{port}")])
+            .args(["port-forward", "--namespace=default", target, &format!(":{port}")])
             .env("KUBECONFIG", &self.kubeconfig)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
