@@ -63,10 +63,21 @@ pub fn run(args: &[&str], variables: &[(&str, &str)], folder: &Path) -> Result<R
     Ok(Run { code: status.code().context("ended by a signal")?, out, err })
 }
 
-fn command(args: &[&str], variables: &[(&str, &str)], folder: &Path) -> Command {
-    let mut command = Command::new(program());
-    command.args(args).current_dir(folder).envs(variables.iter().copied());
+/// A command in `folder` without the variables that configure connectors and tests; its output is piped.
+pub fn clean(mut command: Command, folder: &Path) -> Command {
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("BERTH_") {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn command(args: &[&str], variables: &[(&str, &str)], folder: &Path) -> Command {
+    let mut command = clean(Command::new(program()), folder);
+    command.args(args).envs(variables.iter().copied());
     command
 }
 
@@ -112,9 +123,8 @@ impl Server {
     pub fn start_with_files(folder: &Path, more: &str, files: u32) -> Result<Self> {
         let mut shell = Command::new("sh");
         let script = format!("ulimit -n {files}; exec \"$0\" --config config.yaml");
-        shell.arg("-c").arg(script).arg(program()).current_dir(folder);
-        shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        Self::start_command(folder, more, shell)
+        shell.arg("-c").arg(script).arg(program());
+        Self::start_command(folder, more, clean(shell, folder))
     }
 
     fn start_command(folder: &Path, more: &str, mut command: Command) -> Result<Self> {

@@ -95,6 +95,10 @@ pub(crate) struct Shard {
 /// Letters that are read before their consequences are passed on.
 const TURN_LETTERS: usize = 256;
 
+/// Times that the shard finds letters without having waited before it lets other tasks run: the connection
+/// that it woke last can only run on the same worker.
+const TURNS_WITHOUT_WAITING_MAX: u32 = 4;
+
 impl Shard {
     /// A shard that waits for its journal.
     pub(crate) fn new(
@@ -113,8 +117,14 @@ impl Shard {
     pub(crate) async fn run(mut self) -> Result<(), Failed> {
         let mut letters = Vec::new();
         let mut sleep = Box::pin(tokio::time::sleep(std::time::Duration::ZERO));
+        let mut turns = 0;
         loop {
-            self.wait(&mut letters, sleep.as_mut()).await;
+            if turns == TURNS_WITHOUT_WAITING_MAX {
+                turns = 0;
+                tokio::task::yield_now().await;
+            }
+            let has_waited = self.wait(&mut letters, sleep.as_mut()).await;
+            turns = if has_waited { 0 } else { turns + 1 };
             let mut waiting = letters.drain(..).peekable();
             loop {
                 let now = self.clock.now();
@@ -143,13 +153,15 @@ impl Shard {
         }
     }
 
-    /// Waits for letters or for the broker's next deadline.
-    async fn wait(&self, letters: &mut Vec<Letter>, mut sleep: Pin<&mut Sleep>) {
+    /// Waits for letters or for the broker's next deadline. False: something was there already.
+    async fn wait(&self, letters: &mut Vec<Letter>, mut sleep: Pin<&mut Sleep>) -> bool {
         let due = self.broker.as_ref().and_then(|broker| broker.poll_timeout());
         if let Some(due) = due {
             sleep.as_mut().reset(self.clock.runtime_instant(due));
         }
+        let mut polls = 0;
         poll_fn(|cx| {
+            polls += 1;
             if self.inbox.poll_take(cx, letters).is_ready() {
                 return Poll::Ready(());
             }
@@ -159,6 +171,7 @@ impl Shard {
             }
         })
         .await;
+        polls > 1
     }
 
     fn take(&mut self, now: Now, letter: Letter) -> Result<(), Failed> {

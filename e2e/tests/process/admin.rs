@@ -130,13 +130,9 @@ fn a_log_for_programs_is_one_json_object_a_line() {
     let folder = tempdir().unwrap();
     let config = "dataDir: data\nstomp: { port: 0 }\nlogging: { format: json }\n";
     fs::write(folder.path().join("config.yaml"), config).unwrap();
-    let mut child = std::process::Command::new(berth_e2e::process::program())
-        .args(["--config", "config.yaml"])
-        .current_dir(folder.path())
-        .stdout(std::process::Stdio::null())
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .unwrap();
+    let command = std::process::Command::new(berth_e2e::process::program());
+    let mut command = berth_e2e::process::clean(command, folder.path());
+    let mut child = command.args(["--config", "config.yaml"]).spawn().unwrap();
     let lines = std::io::BufRead::lines(std::io::BufReader::new(child.stderr.take().unwrap()));
     let mut seen = Vec::new();
     for line in lines.map_while(Result::ok) {
