@@ -42,3 +42,24 @@ pub const STOMP_HEART_BEAT_MS_MIN: u64 = 500;
 /// Most deliveries that a STOMP subscription may have outstanding; `prefetch-count` 0 and anything larger
 /// mean this.
 pub const STOMP_PREFETCH_MAX: u32 = 10_000;
+
+/// Longest text of a message selector.
+pub const SELECTOR_BYTES_MAX: usize = 4096;
+
+/// Operators, names and literals of a message selector, the values of an IN list aside: what one evaluation
+/// costs, and how deep it can recurse.
+pub const SELECTOR_NODES_MAX: usize = 64;
+
+/// Parentheses, NOTs and signs of a message selector that stand within each other: how deep its parser can
+/// recurse.
+pub const SELECTOR_DEPTH_MAX: usize = 32;
+
+/// Values of one IN list of a message selector.
+pub const SELECTOR_IN_VALUES_MAX: usize = 256;
+
+/// Characters of a LIKE pattern between two `%` when a `_` is among them: one machine word holds the state
+/// of the search, so that it takes one step per character of the text.
+pub const SELECTOR_LIKE_SEGMENT_CHARS_MAX: usize = 64;
+
+/// Longest text that a selector takes for a number: every double in plain notation fits.
+pub const SELECTOR_NUMBER_BYTES_MAX: usize = 400;

@@ -69,6 +69,8 @@ pub enum Field<'a> {
     ReplyTo,
     /// The sender's word for the kind of message.
     Type,
+    /// When the sender says that it made the message, milliseconds since the epoch.
+    Created,
     /// Expiry, milliseconds since the epoch.
     Expires,
     /// 0 to 9.
@@ -84,8 +86,10 @@ pub enum Field<'a> {
 /// The value of a field.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Value<'a> {
-    /// Text, or text without a type (STOMP headers, Anypoint properties).
+    /// Text that its sender meant as text (an AMQP string or symbol).
     Text(&'a str),
+    /// Text without a type (STOMP headers, Anypoint properties): it may stand for a number or a boolean.
+    Untyped(&'a str),
     /// A whole number.
     Integer(i64),
     /// A number with a fraction.
