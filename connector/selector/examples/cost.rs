@@ -32,11 +32,17 @@ fn main() {
         "a = 1 OR b = 2 OR c = 3 OR d = 4 OR e = 5 OR f = 6 OR g = 7 OR h = 8 OR i = 9 OR quantity = 12",
     ] {
         let selector = SqlSelector::parse(text).expect("the examples are selectors");
-        let rounds: u32 = 1_000_000;
-        let start = Instant::now();
-        for _ in 0..rounds {
-            black_box(black_box(&selector).evaluate(&Order));
-        }
-        println!("{:6.1} ns  {text}", start.elapsed().as_nanos() as f64 / f64::from(rounds));
+        // The best of many short batches: what the machine does besides falls out.
+        let batch = || {
+            let start = Instant::now();
+            for _ in 0..BATCH {
+                black_box(black_box(&selector).evaluate(black_box(&Order)));
+            }
+            start.elapsed().as_nanos() as f64 / f64::from(BATCH)
+        };
+        let best = (0..2_000).map(|_| batch()).fold(f64::INFINITY, f64::min);
+        println!("{best:6.1} ns  {text}");
     }
 }
+
+const BATCH: u32 = 500;

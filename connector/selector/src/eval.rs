@@ -81,8 +81,8 @@ enum Slot {
 /// A piece of `Registers::texts`.
 #[derive(Clone, Copy)]
 struct Span {
-    start: usize,
-    end: usize,
+    start: u32,
+    end: u32,
 }
 
 impl<const SLOTS: usize> Registers<SLOTS> {
@@ -107,8 +107,8 @@ impl<const SLOTS: usize> Registers<SLOTS> {
             Value::Float(number) => Slot::Number(Number::Approximate(number)),
             Value::Text(text) => Slot::Text(self.keep(plan.text, text)),
             Value::Untyped(text) => Slot::Untyped {
-                number: Number::from_text(text).filter(|_| plan.typed),
-                boolean: boolean_from_text(text),
+                number: Some(text).filter(|_| plan.typed).and_then(Number::from_text),
+                boolean: Some(text).filter(|_| plan.typed).and_then(boolean_from_text),
                 text: self.keep(plan.text, text),
             },
             Value::Binary(_) => Slot::Opaque,
@@ -132,11 +132,13 @@ impl<const SLOTS: usize> Registers<SLOTS> {
     }
 
     fn keep(&mut self, wanted: bool, text: &str) -> Span {
-        let start = self.texts.len();
+        // Far beyond the longest head a text counts as empty rather than wrap.
+        let end = |texts: &str| u32::try_from(texts.len()).unwrap_or(u32::MAX);
+        let start = end(&self.texts);
         if wanted {
             self.texts.push_str(text);
         }
-        Span { start, end: self.texts.len() }
+        Span { start, end: end(&self.texts) }
     }
 
     fn truth(&self, program: &Program, node: u16) -> Truth {
@@ -215,7 +217,7 @@ impl<const SLOTS: usize> Registers<SLOTS> {
     }
 
     fn text(&self, span: Span) -> &str {
-        self.texts.get(span.start..span.end).unwrap_or_default()
+        self.texts.get(span.start as usize..span.end as usize).unwrap_or_default()
     }
 }
 
