@@ -62,11 +62,31 @@ impl Failure {
     /// A data folder that cannot be opened.
     pub(crate) fn data_dir(dir: &Path, error: &berth_log::Error) -> Self {
         let problem = match error {
-            berth_log::Error::Io { action: IoAction::Lock, .. } => {
+            berth_log::Error::Io { action: IoAction::Lock, source, .. }
+                if source.kind() == std::io::ErrorKind::WouldBlock =>
+            {
                 String::from("another process uses it; stop that process or choose another folder")
             }
             error => error.to_string(),
         };
         Self::DataDir { dir: dir.display().to_string(), problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::ErrorKind;
+
+    #[test]
+    fn only_a_held_lock_is_another_process() {
+        let line = |kind: ErrorKind| {
+            let (action, file) = (IoAction::Lock, berth_log::FileId::Lock);
+            let error = berth_log::Error::Io { action, file, source: kind.into() };
+            Failure::data_dir(Path::new("/data"), &error).to_string()
+        };
+        assert!(line(ErrorKind::WouldBlock).contains("another process uses it"));
+        let text = line(ErrorKind::ReadOnlyFilesystem);
+        assert!(text.starts_with("dataDir: /data: cannot lock journal.lock: read-only"), "{text}");
     }
 }
