@@ -432,7 +432,7 @@ impl Broker {
         self.queues.remove(channel);
         // When the journal is behind now, the floor is written with the next queue that is forgotten, or
         // follows from the sequences in the journal.
-        if stated && self.state_catalog().is_err() {
+        if stated && self.state_catalog(berth_log::Purpose::Upkeep).is_err() {
             self.queues.catalog_in = Some(berth_log::SegmentId(0));
         }
     }

@@ -136,7 +136,7 @@ impl Broker {
             return;
         }
         let Survivor { channel, seq, .. } = survivor;
-        match self.journal.append_message(Purpose::Upkeep, channel, seq, entry.counts, &message) {
+        match self.journal.append_message(Purpose::Relocate, channel, seq, entry.counts, &message) {
             Ok(appended) => {
                 let moved = Entry::new(appended.position, 0, entry.size, entry.counts);
                 self.set_entry(&survivor, moved);
@@ -177,10 +177,10 @@ impl Broker {
     }
 
     /// Writes the numbers that no queue carries.
-    pub(crate) fn state_catalog(&mut self) -> Result<(), Refused> {
+    pub(crate) fn state_catalog(&mut self, purpose: Purpose) -> Result<(), Refused> {
         let (next_channel, seq_floor) = self.queues.catalog();
         let fact = SmallFact::Catalog { next_channel, seq_floor };
-        let appended = self.journal.append_fact(Purpose::Upkeep, &fact)?;
+        let appended = self.journal.append_fact(purpose, &fact)?;
         self.queues.catalog_in = Some(appended.position.segment);
         Ok(())
     }
@@ -196,11 +196,13 @@ impl Broker {
         let stated = self.queues.iter().filter(|(_, queue)| queue.stated_in.is_some_and(|at| at < head));
         let stated: Vec<ChannelId> = stated.map(|(channel, _)| channel).collect();
         for channel in stated {
-            if self.state_again(channel, Purpose::Upkeep).is_err() {
+            if self.state_again(channel, Purpose::Relocate).is_err() {
                 return;
             }
         }
-        if self.queues.catalog_in.is_some_and(|at| at < head) && self.state_catalog().is_err() {
+        if self.queues.catalog_in.is_some_and(|at| at < head)
+            && self.state_catalog(Purpose::Relocate).is_err()
+        {
             return;
         }
         self.journal.log.truncate_head(head);

@@ -1,4 +1,4 @@
-//! The quick start does what it says, word for word.
+//! The README and the quick start do what they say, word for word.
 
 use berth_e2e::process::Server;
 use berth_e2e::python;
@@ -13,8 +13,16 @@ fn block<'a>(page: &'a str, mark: &str, kind: &str) -> &'a str {
 }
 
 #[test]
-fn the_session_with_stomp_py_prints_what_the_page_says() {
-    let page = include_str!("../../../docs/guide/quick-start.md");
+fn the_quick_start_prints_what_it_says() {
+    session_prints_what_the_page_says(include_str!("../../../docs/guide/quick-start.md"));
+}
+
+#[test]
+fn the_readme_prints_what_it_says() {
+    session_prints_what_the_page_says(include_str!("../../../README.md"));
+}
+
+fn session_prints_what_the_page_says(page: &str) {
     let requirements = include_str!("../../clients/python/requirements.txt");
     assert!(page.contains("pip install stomp.py==9.0.0") && requirements.contains("stomp.py==9.0.0"));
     let folder = tempdir().unwrap();
