@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use berth_e2e::forward::PortForward;
 use berth_e2e::kubectl::{Namespace, text};
 use berth_e2e::stomp::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ pub(super) fn a_connector_becomes_ready(space: &Namespace) -> Result<()> {
     ensure!(explained.contains("It may grow at any time"), "{explained}");
 
     let path = format!("/apis/berth.dev/v1alpha1/namespaces/{}/stompconnectors/{NAME}/scale", space.name);
-    let scale = space.kubectl.json(&["get", "--raw", &path])?;
+    let scale: Value = serde_json::from_str(&space.kubectl.run(&["get", "--raw", &path])?)?;
     ensure!(text(&scale, "/status/selector").contains("app.kubernetes.io/instance=orders"), "{scale}");
     ensure!(scale["status"]["replicas"] == 1, "{scale}");
 

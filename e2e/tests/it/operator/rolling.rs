@@ -48,8 +48,11 @@ pub(super) fn a_changed_setting_restarts_once_and_a_log_level_never(space: &Name
     sleep(Duration::from_secs(5));
     ensure!(uid(space, "pod", "orders-0")? == paused, "a paused connector was changed");
     space.patch(KIND, NAME, &json!({ "metadata": { "annotations": { "berth.dev/paused": null } } }))?;
+    space.wait("the change that was held back", LATER, |space| {
+        let pod = space.find("pod", "orders-0")?;
+        Ok(pod.filter(|pod| text(pod, "/metadata/uid") != paused).map(drop))
+    })?;
     ready(space)?;
-    ensure!(uid(space, "pod", "orders-0")? != paused, "the change was forgotten while paused");
 
     let events = space.list("events", "")?;
     let failed: Vec<_> = events.iter().filter(|event| event["reason"] == "FailedPreStopHook").collect();
