@@ -6,7 +6,9 @@
 //! stands for all that is in `layout.rs`; who may change it at a time holds a lock on the folder /run/lock,
 //! which leaves no file behind.
 
+use super::images::TESTPOD_IMAGE;
 use super::layout::{self, MEMORY, Node, RUN, STATE, state};
+use super::node::PAUSE_IMAGE;
 use super::process::{Part, Processes};
 use super::tools::{self, Tools};
 use super::{cgroup, control_plane, dns, images, machine, mounts, network, node, pki, provisioner, shell};
@@ -121,8 +123,9 @@ fn start(tools: &Tools, images: &images::Images) -> Result<()> {
     let processes = processes();
     let mut started = control_plane::ensure(&processes, tools)?;
     fs::create_dir_all(node::volumes())?;
+    let loaded = [(PAUSE_IMAGE, &*images.pause), (TESTPOD_IMAGE, &*images.testpod)];
     for each in Node::all() {
-        started |= node::ensure(&processes, tools, each, &[&images.pause, &images.testpod])?;
+        started |= node::ensure(&processes, tools, each, &loaded)?;
     }
     for name in ["kubectl", "helm"] {
         super::link(&tools.program(name), &state("bin").join(name))?;

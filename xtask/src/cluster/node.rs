@@ -24,7 +24,12 @@ pub(crate) const PAUSE_IMAGE: &str = "k8s.local/pause:1";
 const PARTS: [&str; 3] = ["containerd", "kubelet", "proxy"];
 
 /// Starts what does not run. A node whose processes live in a namespace that is gone starts from nothing.
-pub(crate) fn ensure(processes: &Processes, tools: &Tools, node: Node, images: &[&Path]) -> Result<bool> {
+pub(crate) fn ensure(
+    processes: &Processes,
+    tools: &Tools,
+    node: Node,
+    images: &[(&str, &Path)],
+) -> Result<bool> {
     let lost = PARTS
         .iter()
         .filter_map(|part| processes.running(&part_name(node, part)))
@@ -40,8 +45,8 @@ pub(crate) fn ensure(processes: &Processes, tools: &Tools, node: Node, images: &
     }
     let containerd = processes.ensure(&containerd(node)?)?;
     wait_for_socket(node)?;
-    for image in images {
-        load_once(node, image)?;
+    for (name, image) in images {
+        load_once(node, name, image)?;
     }
     let kubelet = processes.ensure(&kubelet(tools, node)?)?;
     let proxy = processes.ensure(&proxy(tools, node)?)?;
@@ -71,16 +76,22 @@ pub(crate) fn load(node: Node, image: &Path) -> Result<()> {
     shell::run("ctr", &args).map(drop).with_context(|| format!("loading {image} into node {}", node.name()))
 }
 
-/// Loads an image whose file name stands for its content, unless that was done before.
-fn load_once(node: Node, image: &Path) -> Result<()> {
+/// Loads an image whose file name stands for its content, unless that was done before and it is still there.
+fn load_once(node: Node, name: &str, image: &Path) -> Result<()> {
     let marks = node.path("images");
     let mark = marks.join(crate::image::hex(image.display().to_string().as_bytes()));
-    if !mark.exists() {
+    if !mark.exists() || !has_image(node, name) {
         load(node, image)?;
         fs::create_dir_all(&marks)?;
         fs::write(mark, "")?;
     }
     Ok(())
+}
+
+fn has_image(node: Node, name: &str) -> bool {
+    let (socket, only) = (node.socket().display().to_string(), format!("name=={name}"));
+    let args = ["--address", &socket, "--namespace", "k8s.io", "images", "list", "--quiet", &only];
+    shell::run("ctr", &args).is_ok_and(|listed| listed.trim() == name)
 }
 
 /// Ends everything on the node and removes what it kept. Harmless when there is nothing.
@@ -204,6 +215,8 @@ clusterDNS: [{DNS_SERVICE}]
 resolvConf: {resolver}
 podLogsDir: {logs}
 volumePluginDir: {plugins}
+# Nothing can be pulled again here, so that nothing may be collected, however full the machine's disk is.
+imageGCHighThresholdPercent: 100
 evictionHard: {{ nodefs.available: 1Gi, imagefs.available: 1Gi }}
 nodeStatusUpdateFrequency: 4s
 nodeLeaseDurationSeconds: 8
