@@ -131,8 +131,8 @@ fn start(tools: &Tools, images: &images::Images) -> Result<()> {
         super::link(&tools.program(name), &state("bin").join(name))?;
     }
     wait("the API server", &control_plane::PARTS, || control_plane::is_ready(tools))?;
-    let manifests = [dns::manifest(), provisioner::manifest(), super::marker("local", images::TESTPOD_IMAGE)]
-        .join("---\n");
+    let manifests =
+        [dns::manifest(), provisioner::manifest(), super::marker("local", TESTPOD_IMAGE)].join("---\n");
     if started || fs::read_to_string(&applied).ok().as_deref() != Some(&manifests) {
         super::apply(&tools.program("kubectl"), &layout::kubeconfig(), &manifests)?;
         shell::write_file(&applied, &manifests)?;
