@@ -287,6 +287,11 @@ impl Broker {
         }
     }
 
+    /// Whether [`Broker::close`] was called.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.phase != Phase::Open
+    }
+
     /// After [`Broker::close`]: everything is on the disk.
     pub fn is_closed(&self) -> bool {
         self.phase == Phase::Closed && self.journal.log.is_idle()

@@ -169,7 +169,9 @@ impl Broker {
             return;
         }
         let fact = SmallFact::Mark { channel, upto };
-        match self.journal.append_fact(Purpose::Upkeep, &fact) {
+        let appended =
+            self.append_upkeep(Purpose::Upkeep, |journal, purpose| journal.append_fact(purpose, &fact));
+        match appended {
             Ok(appended) => {
                 self.queues.known(channel).mark = upto.get();
                 let then = crate::journal::Durable::Mark { channel, upto: upto.get() };

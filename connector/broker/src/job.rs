@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use berth_engine::port::{Action, Completion, NackCause, Refusal, Stored};
-use berth_log::{Lsn, Purpose};
+use berth_log::{Lsn, Purpose, Refused};
 use berth_types::{ConnectionId, Destination, Message, OpId, Seq, TxnId};
 
 use crate::broker::Broker;
@@ -139,8 +139,14 @@ impl Broker {
             Job::Abandon { txn, cause } => self.run_abandon(txn, cause),
             Job::Open { redelivered } => {
                 let fact = SmallFact::Opened { redelivered: &redelivered };
-                match self.journal.append_fact(Purpose::Upkeep, &fact) {
+                // It may use all the room there is: before it nothing can free any.
+                let appended = match self.journal.append_fact(Purpose::Upkeep, &fact) {
+                    Err(Refused::Full) => self.journal.append_fact(Purpose::Relocate, &fact),
+                    appended => appended,
+                };
+                match appended {
                     Ok(_) => Ran::Done,
+                    Err(Refused::Full) if self.is_ending() => Ran::Done,
                     Err(_) => Ran::Stalled(Job::Open { redelivered }),
                 }
             }

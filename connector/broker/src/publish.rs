@@ -248,6 +248,9 @@ impl Broker {
                         parts.push(Part::Small(SmallFact::Settled { channel, accepted, rejected }));
                     }
                     if !items.is_empty() {
+                        if purpose == Purpose::Upkeep {
+                            purpose = Purpose::Requeue;
+                        }
                         parts.push(Part::Small(SmallFact::Requeued { channel, first: *first, items }));
                     }
                 }
@@ -256,7 +259,11 @@ impl Broker {
         if parts.is_empty() {
             return Ok(None);
         }
-        self.journal.append_commit(purpose, &parts).map(Some)
+        let appended = match purpose {
+            Purpose::Publish => self.journal.append_commit(purpose, &parts),
+            _ => self.append_upkeep(purpose, |journal, purpose| journal.append_commit(purpose, &parts)),
+        };
+        appended.map(Some)
     }
 
     fn complete_when_durable(

@@ -10,8 +10,8 @@ use berth_types::{ConnectionId, OpId, Ranges, Seq, TxnId};
 use crate::broker::Broker;
 use crate::index::Entry;
 use crate::job::{Job, Ran};
-use crate::journal::{Durable, Part};
-use crate::record::{ChannelId, Requeue, SmallFact};
+use crate::journal::{Durable, Journal, Part};
+use crate::record::{ChannelId, Counts, Requeue, SmallFact};
 
 /// A reservation with open deliveries.
 #[derive(Debug)]
@@ -140,12 +140,28 @@ impl Broker {
             Ok(appended) => self.apply(claim, &wish, appended),
             Err(refused) => {
                 self.unclaim(claim);
-                if refused != Refused::Poisoned {
-                    return Ran::Stalled(Job::Abandon { txn, cause });
+                match refused {
+                    Refused::Poisoned => {}
+                    Refused::Full | Refused::TooLarge => self.abandon_unwritten(txn, wish),
+                    Refused::Busy => return Ran::Stalled(Job::Abandon { txn, cause }),
                 }
             }
         }
         Ran::Done
+    }
+
+    /// Takes back what is open without a word in the journal, which has no room for it: nothing may wait for
+    /// that. The messages keep their places and sequences. Their counts go up in memory and are written with
+    /// the next requeue or move; after a crash the delivery mark still says that they were handed out.
+    fn abandon_unwritten(&mut self, txn: TxnId, wish: Wish) {
+        let Some(reservation) = self.txns.get_mut(&txn) else { return };
+        for item in reservation.items.iter_mut().filter(|item| item.is_open) {
+            item.entry = item.entry.with_counts(raised(item.entry.counts, wish.cause));
+        }
+        let connection = reservation.connection;
+        let wish = Wish { release: wish.nack, cause: wish.cause, ..Wish::default() };
+        let claim = self.claim(connection, txn, &wish).expect("open deliveries can be claimed");
+        self.apply(claim, &wish, None);
     }
 
     /// Claims what a settlement names.
@@ -176,12 +192,7 @@ impl Broker {
     pub(crate) fn requeues(&self, claim: &Claim, cause: NackCause) -> Vec<Requeue> {
         let Some(reservation) = self.txns.get(&claim.txn) else { return Vec::new() };
         let items = claim.nacked.iter().map(|at| &reservation.items[*at]);
-        let requeue = |item: &Item| {
-            let mut counts = item.entry.counts;
-            counts.received = counts.received.saturating_add(1);
-            counts.failures = counts.failures.saturating_add(u32::from(cause == NackCause::Failure));
-            Requeue { seq: item.seq, counts }
-        };
+        let requeue = |item: &Item| Requeue { seq: item.seq, counts: raised(item.entry.counts, cause) };
         items.map(requeue).collect()
     }
 
@@ -245,15 +256,28 @@ impl Broker {
         let requeued = SmallFact::Requeued { channel, first, items: &items };
         let appended = match (claim.gone.is_empty(), claim.nacked.is_empty()) {
             (_, true) => {
-                self.journal.append_fact(if confirm { Purpose::Upkeep } else { Purpose::Lazy }, &settled)?
+                let purpose = if confirm { Purpose::Upkeep } else { Purpose::Lazy };
+                self.append_upkeep(purpose, |journal, purpose| journal.append_fact(purpose, &settled))?
             }
-            (true, false) => self.journal.append_fact(Purpose::Upkeep, &requeued)?,
+            (true, false) => {
+                let append = |journal: &mut Journal, purpose| journal.append_fact(purpose, &requeued);
+                self.append_upkeep(Purpose::Requeue, append)?
+            }
             (false, false) => {
                 let parts = [Part::Small(settled), Part::Small(requeued)];
-                self.journal.append_commit(Purpose::Upkeep, &parts)?
+                let append = |journal: &mut Journal, purpose| journal.append_commit(purpose, &parts);
+                self.append_upkeep(Purpose::Requeue, append)?
             }
         };
         Ok(Some(appended))
+    }
+}
+
+/// The counts after one more delivery that ended without being accepted.
+fn raised(counts: Counts, cause: NackCause) -> Counts {
+    Counts {
+        received: counts.received.saturating_add(1),
+        failures: counts.failures.saturating_add(u32::from(cause == NackCause::Failure)),
     }
 }
 
@@ -271,7 +295,6 @@ mod tests {
     use super::*;
     use crate::Settings;
     use crate::index::Peek;
-    use crate::record::Counts;
     use berth_engine::port::Operation;
     use berth_log::execute;
     use berth_log::sim::SimStorage;

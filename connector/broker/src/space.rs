@@ -5,45 +5,66 @@
 //! written again. When the journal has grown beyond about twice what is live, the survivors of its oldest
 //! segment are appended again, each under the sequence it has, and the segment goes too. So a settlement
 //! always lies after the message that it settles, and every segment needs no more than those after it.
+//!
+//! On a full disk that is not waited for. Publishes leave the reserve alone; requeues, settlements and marks
+//! eat it up. Once they have begun to, survivors move, segment by segment, as long as some segment has what
+//! nobody needs, and only when there is room for the survivors of a whole segment. Requeues are refused
+//! first, so that settlements have room meanwhile; when that is used up too, they wait for the move. Where
+//! no move can help they may use what is left: only they free space then.
 
 use std::collections::{BTreeMap, VecDeque};
 
-use berth_log::{Position, Purpose, Read, Record, Refused, SegmentId};
+use berth_log::{Appended, Position, Purpose, Read, Record, Refused, SegmentId};
 use berth_types::{Pattern, Seq, TxnId};
 
 use crate::broker::Broker;
 use crate::consume::foreign;
 use crate::index::Entry;
+use crate::journal::Journal;
 use crate::queue::Queues;
 use crate::record::{self, ChannelId, SmallFact};
 
 /// What is live, by segment.
 #[derive(Debug, Default)]
 pub(crate) struct Live {
-    segments: BTreeMap<SegmentId, (u64, u64)>,
+    segments: BTreeMap<SegmentId, LiveIn>,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
 }
 
+/// What is live in a segment.
+#[derive(Clone, Copy, Debug, Default)]
+struct LiveIn {
+    messages: u64,
+    bytes: u64,
+    /// No message of it was larger.
+    largest: u64,
+}
+
 impl Live {
     pub(crate) fn add(&mut self, entry: &Entry) {
-        let (messages, bytes) = self.segments.entry(entry.segment()).or_default();
-        *messages += 1;
-        *bytes += entry.cost();
+        let within = self.segments.entry(entry.segment()).or_default();
+        within.messages += 1;
+        within.bytes += entry.cost();
+        within.largest = within.largest.max(entry.cost());
         self.messages += 1;
         self.bytes += entry.cost();
     }
 
     pub(crate) fn remove(&mut self, entry: &Entry) {
         let segment = entry.segment();
-        let (messages, bytes) = self.segments.get_mut(&segment).expect("what is removed was added");
-        *messages -= 1;
-        *bytes -= entry.cost();
-        if *messages == 0 {
+        let within = self.segments.get_mut(&segment).expect("what is removed was added");
+        within.messages -= 1;
+        within.bytes -= entry.cost();
+        if within.messages == 0 {
             self.segments.remove(&segment);
         }
         self.messages -= 1;
         self.bytes -= entry.cost();
+    }
+
+    fn of(&self, segment: SegmentId) -> LiveIn {
+        self.segments.get(&segment).copied().unwrap_or_default()
     }
 
     /// The oldest segment with something live.
@@ -59,11 +80,27 @@ pub(crate) struct Space {
     active: SegmentId,
     /// Segments before this one are given back.
     head: SegmentId,
-    /// The active segment when it was last considered whether survivors must move.
-    considered: Option<SegmentId>,
+    /// When it was last considered whether survivors must move.
+    considered: Option<Stage>,
+    /// Since when survivors have moved because the disk is short.
+    lap: Option<Lap>,
     moving: Option<Moving>,
     /// The journal took no more: survivors wait for its next write.
     pub(crate) is_stalled: bool,
+}
+
+/// What decides whether survivors must move: the active segment, and on a full disk how much room is left, in
+/// sixteenths of a segment.
+type Stage = (SegmentId, Option<u64>);
+
+/// One time through the whole journal, on a full disk.
+#[derive(Clone, Copy, Debug)]
+struct Lap {
+    /// The segment that was active when it began.
+    end: SegmentId,
+    /// Settlements until then. A lap during which there was none is the last one: what it did not gain, the
+    /// next one does not either.
+    settled: u64,
 }
 
 /// Survivors of one segment on their way to the end of the journal.
@@ -115,11 +152,29 @@ impl Broker {
         self.space.active = self.space.active.max(self.journal.active());
         self.space.head = self.space.head.max(self.journal.log.oldest());
         self.drop_head();
-        if self.space.moving.is_none() && self.space.considered != Some(self.space.active) {
-            self.space.considered = Some(self.space.active);
+        let was_moving = self.space.moving.is_some();
+        if !was_moving && !self.is_opening() {
             self.consider_moving();
         }
         self.move_survivors();
+        if was_moving && self.space.moving.is_none() {
+            self.drop_head();
+            self.run_waiting();
+        }
+    }
+
+    /// Appends what goes on when the disk is full. It waits for a move, which takes room before it gives more
+    /// back. Else what frees space uses the room that is kept for moves.
+    pub(crate) fn append_upkeep(
+        &mut self,
+        purpose: Purpose,
+        append: impl Fn(&mut Journal, Purpose) -> Result<Appended, Refused>,
+    ) -> Result<Appended, Refused> {
+        match append(&mut self.journal, purpose) {
+            Err(Refused::Full) if self.is_giving_back() => Err(Refused::Busy),
+            Err(Refused::Full) if purpose != Purpose::Requeue => append(&mut self.journal, Purpose::Relocate),
+            appended => appended,
+        }
     }
 
     /// Records read for a move.
@@ -150,7 +205,11 @@ impl Broker {
                     moving.todo.push_back(Todo::Message(survivor));
                 }
             }
-            Err(_) => self.end_moving(),
+            // The rest has to wait until there is other room.
+            Err(_) => {
+                self.end_moving();
+                self.space.considered = Some(self.stage());
+            }
         }
     }
 
@@ -185,8 +244,18 @@ impl Broker {
         Ok(())
     }
 
+    /// Whether a segment is about to be given back: its survivors move, or it is still read.
+    fn is_giving_back(&self) -> bool {
+        self.space.moving.is_some() || self.reads.reads_before(self.needed_from())
+    }
+
+    /// The oldest segment that somebody needs.
+    fn needed_from(&self) -> SegmentId {
+        self.live.oldest().unwrap_or(self.space.active).min(self.space.active)
+    }
+
     fn drop_head(&mut self) {
-        let head = self.live.oldest().unwrap_or(self.space.active).min(self.space.active);
+        let head = self.needed_from();
         if head <= self.space.head || self.is_opening() {
             return;
         }
@@ -210,14 +279,69 @@ impl Broker {
         self.space.considered = None;
     }
 
+    fn stage(&self) -> Stage {
+        let log = &self.journal.log;
+        let sixteenth = u64::from(self.settings.log.segment_bytes / 16).max(1);
+        (self.space.active, log.is_short().then(|| log.room_bytes() / sixteenth))
+    }
+
     /// Starts to move the survivors of the oldest segment, if that is due.
     fn consider_moving(&mut self) {
-        let used: u64 = self.journal.log.segments().map(|segment| u64::from(segment.used_bytes)).sum();
-        let slack = MOVING_SLACK_SEGMENTS * u64::from(self.settings.log.segment_bytes);
-        let Some(segment) = self.live.oldest() else { return };
-        if used <= 2 * self.live.bytes + slack || segment >= self.space.active {
+        let stage = self.stage();
+        let is_short = stage.1.is_some();
+        // What is given back on a full disk is awaited: it is the room for the next move.
+        let is_awaited =
+            is_short && (self.journal.log.is_reclaiming() || self.needed_from() > self.space.head);
+        if self.space.considered == Some(stage) || is_awaited {
             return;
         }
+        self.space.considered = Some(stage);
+        let Some(segment) = self.live.oldest().filter(|oldest| *oldest < self.space.active) else { return };
+        if self.is_sparse() || (is_short && self.gains(segment)) {
+            self.start_moving(segment);
+        }
+    }
+
+    /// Whether the journal is much larger than what is live.
+    fn is_sparse(&self) -> bool {
+        let used: u64 = self.journal.log.segments().map(|segment| u64::from(segment.used_bytes)).sum();
+        let slack = MOVING_SLACK_SEGMENTS * u64::from(self.settings.log.segment_bytes);
+        used > 2 * self.live.bytes + slack
+    }
+
+    /// Whether moves that begin with that of `oldest` gain space, and there is room for it.
+    fn gains(&mut self, oldest: SegmentId) -> bool {
+        let mut stated: BTreeMap<SegmentId, u64> = BTreeMap::new();
+        for (_, queue) in self.queues.iter() {
+            if let Some(segment) = queue.stated_in {
+                *stated.entry(segment).or_default() += queue.name.as_str().len() as u64 + STATED_BYTES;
+            }
+        }
+        let (mut need, mut is_dead) = (u64::MAX, false);
+        for segment in self.journal.log.segments() {
+            let live = self.live.of(segment.id);
+            let needed = live.bytes + stated.get(&segment.id).copied().unwrap_or_default();
+            let used = u64::from(segment.used_bytes);
+            is_dead |= used.saturating_sub(needed) > u64::from(segment.capacity_bytes) / 16;
+            if segment.id == oldest {
+                let moved = needed.min(used);
+                need = moved + moved / 8 + live.largest;
+            }
+        }
+        let stats = &self.stats;
+        let settled = stats.accepted + stats.rejected + stats.requeued + stats.released;
+        let lap = Lap { end: self.space.active, settled };
+        let before = *self.space.lap.get_or_insert(lap);
+        if oldest > before.end {
+            if settled == before.settled {
+                return false;
+            }
+            self.space.lap = Some(lap);
+        }
+        is_dead && need <= self.journal.log.room_bytes()
+    }
+
+    fn start_moving(&mut self, segment: SegmentId) {
         let mut todo = VecDeque::new();
         for (channel, queue) in self.queues.iter() {
             let (survivors, pages) = queue.index.survivors(segment);
@@ -352,5 +476,7 @@ fn pin(queues: &mut Queues, channel: ChannelId, first: u64, pinned: bool) {
 
 /// The journal may be larger than twice what is live by so many segments.
 const MOVING_SLACK_SEGMENTS: u64 = 4;
+/// Bytes of the fact that states a queue, besides its name; about, and rather more.
+const STATED_BYTES: u64 = 64;
 /// Records of moving messages that are read at once.
 const MOVING_READS_MAX: usize = 64;

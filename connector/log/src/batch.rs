@@ -76,6 +76,11 @@ impl Batch {
         end + u64::from(format::SECTOR_BYTES) <= u64::from(self.capacity)
     }
 
+    /// Bytes of the file behind a record that fits.
+    pub(crate) fn left(&self, length: u32) -> u32 {
+        self.capacity - self.end - RECORD_HEADER_BYTES - length
+    }
+
     /// Where the next batch of the segment starts.
     pub(crate) fn next_start(&self) -> u32 {
         // Capacities are multiples of a sector, so the next multiple is at most the capacity.

@@ -28,8 +28,11 @@ pub enum Purpose {
     /// New messages: refused with [`Refused::Full`] when only the reserve is left, with [`Refused::Busy`]
     /// when the disk is behind.
     Publish,
-    /// Settlements with a receipt, marks, moves: what lets space come back. May use the reserve, but for
-    /// one file.
+    /// Messages that go back to their queue: this frees nothing, so on a full disk it may use the least of
+    /// the reserve.
+    Requeue,
+    /// Settlements that somebody waits for, and marks: what lets space come back. May use the reserve, but
+    /// for what a move of survivors needs.
     Upkeep,
     /// Upkeep that nobody waits for: it rides the next barrier, and causes one after [`Log::LAZY_DELAY`].
     Lazy,
@@ -181,6 +184,8 @@ pub struct Log {
     unsynced_since: Option<Instant>,
     is_sync_wanted: bool,
     is_closing: bool,
+    /// There is no room to say which segments are given back.
+    is_head_stuck: bool,
     is_poisoned: bool,
     was_full: bool,
     reads: Reads,
@@ -233,6 +238,7 @@ impl Log {
             unsynced_since: None,
             is_sync_wanted: false,
             is_closing: false,
+            is_head_stuck: false,
             is_poisoned: false,
             reads: Reads::default(),
             events: VecDeque::new(),
@@ -262,11 +268,14 @@ impl Log {
         if purpose == Purpose::Publish && is_behind {
             return Err(Refused::Busy);
         }
-        self.open_batch(Some(length), purpose)?;
+        self.open_batch(Some(length), purpose).map_err(|refused| match refused {
+            Refused::Full if self.is_reclaiming() => Refused::Busy,
+            refused => refused,
+        })?;
         let batch = self.pending.back_mut().expect("invariant: open_batch made one");
         let position = batch.push(kind, length, parts);
         self.appended.0 += 1;
-        self.is_urgent |= matches!(purpose, Purpose::Publish | Purpose::Upkeep);
+        self.is_urgent |= matches!(purpose, Purpose::Publish | Purpose::Requeue | Purpose::Upkeep);
         self.is_closing = false;
         Ok(Appended { position, lsn: self.appended })
     }
@@ -444,8 +453,27 @@ impl Log {
 
     /// Bytes of files that publishes can still use before they are refused, when the disk gives no more.
     pub fn publish_room_bytes(&self) -> u64 {
+        self.room_bytes().saturating_sub(self.space.kept_bytes(Purpose::Publish))
+    }
+
+    /// Bytes of files that can still be used when the disk gives no more, the reserve included.
+    pub fn room_bytes(&self) -> u64 {
         let current = self.current();
-        u64::from(current.capacity - self.next_start(current)) + self.space.room_bytes()
+        u64::from(current.capacity - self.next_start(current)) + self.space.spare_bytes()
+    }
+
+    /// The disk gives no more, and the reserve is in use so far that survivors should move
+    /// ([`Purpose::Relocate`]) when that gains space.
+    pub fn is_short(&self) -> bool {
+        self.space.is_full() && self.room_bytes() < self.space.short_bytes()
+    }
+
+    /// Files of segments that were given back are on their way to be used again. Meanwhile nothing is refused
+    /// with [`Refused::Full`], but with [`Refused::Busy`].
+    pub fn is_reclaiming(&self) -> bool {
+        let is_given_back = self.segments.front().is_some_and(|oldest| oldest.id < self.head);
+        let flies = matches!(self.flight, Some((_, Flight::Rename(_) | Flight::Remove)));
+        (is_given_back && !self.is_head_stuck) || flies
     }
 
     /// Asks for a last barrier that marks the log as closed. Done when [`Log::poll_storage`] has nothing
@@ -461,7 +489,7 @@ impl Log {
             && self.pending.is_empty()
             && !self.is_sync_wanted
             && (self.durable.closed || !self.is_closing)
-            && self.durable.head == self.head
+            && (self.durable.head == self.head || self.is_head_stuck)
     }
 
     /// A write, a sync or a change of a name failed: see [`Event::Failed`].

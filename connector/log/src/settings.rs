@@ -30,7 +30,7 @@ pub struct Settings {
     /// Size of a segment file in bytes, header included; rounded up to 4 KiB, at least 64 KiB. A record
     /// that does not fit gets a segment of its own size.
     pub segment_bytes: u32,
-    /// Allocated segments held back for [`crate::Purpose::Upkeep`], at least 2.
+    /// Allocated segments held back from [`crate::Purpose::Publish`], at least 2.
     pub reserve_segments: u32,
     /// Encoded bytes not yet written beyond which publishes are refused with [`crate::Refused::Busy`].
     pub unwritten_bytes_max: u64,

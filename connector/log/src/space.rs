@@ -17,6 +17,11 @@ use std::time::Duration;
 const RETRY: Duration = Duration::from_secs(1);
 /// Files that are made ready for publishes beyond the reserve.
 pub(crate) const AHEAD: usize = 2;
+/// Who may use the reserve how far, in sixteenths of a segment that are left. To move the survivors of a
+/// segment takes a segment, and something for records that grow or do not fit at the end of a file.
+const SHORT: u64 = 30;
+const KEPT_BY_REQUEUES: u64 = 22;
+const KEPT_BY_UPKEEP: u64 = 20;
 
 /// An allocated file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,12 +67,10 @@ impl Space {
     /// # Errors
     /// [`Refused::Full`], [`Refused::Busy`].
     pub(crate) fn take(&mut self, current: SegmentId, need: u32, purpose: Purpose) -> Result<Spare, Refused> {
-        let kept = match purpose {
-            Purpose::Publish => self.reserve,
-            Purpose::Upkeep | Purpose::Lazy => 1,
-            Purpose::Relocate => 0,
-        };
-        if self.spares.len() <= kept {
+        let kept = if purpose == Purpose::Publish { self.reserve } else { 0 };
+        let left = self.spare_bytes().saturating_sub(need.into());
+        let is_kept = purpose != Purpose::Publish && left < self.kept_bytes(purpose);
+        if self.spares.len() <= kept || is_kept {
             return Err(if self.full.is_some() { Refused::Full } else { Refused::Busy });
         }
         let fits = |spare: &Spare| spare.id > current && spare.capacity >= need;
@@ -86,6 +89,43 @@ impl Space {
         Err(Refused::Busy)
     }
 
+    /// May a record be put where a file is begun already? `left` bytes of that are left then; none: it is no
+    /// record, but a mark.
+    ///
+    /// # Errors
+    /// [`Refused::Full`]
+    pub(crate) fn check(&self, left: Option<u32>, purpose: Purpose) -> Result<(), Refused> {
+        let Some(left) = left.filter(|_| self.is_full()) else { return Ok(()) };
+        let left = u64::from(left) + self.spare_bytes();
+        let is_kept = match purpose {
+            Purpose::Publish => self.spares.len() < self.reserve,
+            purpose => left < self.kept_bytes(purpose),
+        };
+        if is_kept { Err(Refused::Full) } else { Ok(()) }
+    }
+
+    /// Bytes that an append leaves to more urgent ones when the disk is full.
+    pub(crate) fn kept_bytes(&self, purpose: Purpose) -> u64 {
+        let sixteenths = match purpose {
+            Purpose::Publish => 16 * self.reserve as u64,
+            Purpose::Requeue => KEPT_BY_REQUEUES,
+            Purpose::Upkeep | Purpose::Lazy => KEPT_BY_UPKEEP,
+            Purpose::Relocate => 0,
+        };
+        u64::from(self.segment_bytes / 16) * sixteenths
+    }
+
+    /// Room below which survivors should move.
+    pub(crate) fn short_bytes(&self) -> u64 {
+        u64::from(self.segment_bytes / 16) * SHORT
+    }
+
+    /// Bytes of the files at hand.
+    pub(crate) fn spare_bytes(&self) -> u64 {
+        let usual = |spare: &Spare| u64::from(spare.capacity.min(self.segment_bytes));
+        self.spares.iter().map(usual).sum()
+    }
+
     /// May publishes take a file?
     pub(crate) fn has_room(&self) -> bool {
         self.spares.len() > self.reserve
@@ -94,12 +134,6 @@ impl Space {
     /// No further file could be made.
     pub(crate) fn is_full(&self) -> bool {
         self.full.is_some()
-    }
-
-    /// Bytes of files that publishes may take.
-    pub(crate) fn room_bytes(&self) -> u64 {
-        let beyond = self.spares.len().saturating_sub(self.reserve);
-        self.spares.iter().take(beyond).map(|spare| u64::from(spare.capacity)).sum()
     }
 
     /// A file without which a publish has to wait.
@@ -214,6 +248,24 @@ mod tests {
         assert_eq!(take(&mut space, 100, Purpose::Lazy), Err(Refused::Full));
         assert_eq!(take(&mut space, 100, Purpose::Relocate), Ok(4));
         assert_eq!(take(&mut space, 100, Purpose::Relocate), Err(Refused::Full));
+    }
+
+    #[test]
+    fn a_file_of_the_reserve_that_is_begun_is_used_in_the_order_of_what_frees_space() {
+        let mut space = space(2);
+        let check = |space: &Space, left, purpose| space.check(Some(left), purpose);
+        assert_eq!(check(&space, 0, Purpose::Publish), Ok(()), "the disk may have more");
+        let wanted = space.poll_urgent(Instant::ZERO).unwrap();
+        space.handle_not_made(wanted, Instant::ZERO);
+        assert_eq!(check(&space, 0, Purpose::Publish), Ok(()), "the reserve is whole");
+        assert_eq!(take(&mut space, 100, Purpose::Requeue), Ok(2));
+        assert_eq!(check(&space, USUAL - 100, Purpose::Publish), Err(Refused::Full));
+        assert_eq!(check(&space, USUAL / 8 * 3, Purpose::Requeue), Ok(()));
+        assert_eq!(check(&space, USUAL / 8 * 3 - 1, Purpose::Requeue), Err(Refused::Full));
+        assert_eq!(check(&space, USUAL / 4, Purpose::Upkeep), Ok(()));
+        assert_eq!(check(&space, USUAL / 4 - 1, Purpose::Lazy), Err(Refused::Full));
+        assert_eq!(check(&space, 0, Purpose::Relocate), Ok(()));
+        assert_eq!(space.check(None, Purpose::Upkeep), Ok(()), "a mark");
     }
 
     #[test]

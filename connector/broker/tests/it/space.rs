@@ -5,6 +5,7 @@ use berth_engine::port::{Completion, Operation, Refusal};
 use berth_log::sim::SimStorage;
 use berth_log::{FileId, Storage};
 use berth_types::{Seq, SubId};
+use proptest::prelude::*;
 
 use crate::bench::*;
 
@@ -123,6 +124,155 @@ fn a_full_disk_refuses_publishes_and_lets_consumers_go_on() {
     assert!(!bench.broker.stats().is_disk_full);
     let mut bench = bench.kill();
     assert_eq!(bench.list("q").len(), 10);
+}
+
+/// Fills the disk with messages of `bytes` bytes, and says how many there are.
+fn fill(bench: &mut Bench, segments: u64, bytes: usize) -> u64 {
+    bench.disk.set_capacity(Some(segments * SEGMENT));
+    let mut stored = 0;
+    while publish(bench, "q", stored..stored + 1, bytes) == 1 {
+        stored += 1;
+        assert!(stored < 10_000, "the disk must become full");
+    }
+    stored
+}
+
+#[test]
+fn requeues_on_a_full_disk_never_use_it_up() {
+    let mut bench = Bench::new();
+    let stored = fill(&mut bench, 14, 10_000);
+    let mut sub = bench.attach(A, "q");
+    for round in 0..2000 {
+        let (txn, items) = bench.reserve(A, sub, 1);
+        let answer = bench.answer(A, nack(items.iter().map(|item| item.seq)).of(txn));
+        assert!(matches!(answer, Completion::Settled), "round {round}: {answer:?}");
+        if round % 500 == 499 {
+            bench = bench.kill();
+            assert_eq!(bench.list("q").len() as u64, stored);
+            sub = bench.attach(A, "q");
+        }
+    }
+    let mut consumed = consume(&mut bench, sub, stored as u32);
+    consumed.sort_unstable();
+    assert_eq!(consumed, (0..stored).collect::<Vec<u64>>());
+    assert_eq!(publish(&mut bench, "q", 500..510, 10_000), 10, "space came back");
+}
+
+#[test]
+fn publishes_do_not_use_the_reserve_that_requeues_have_begun() {
+    let mut bench = Bench::new();
+    fill(&mut bench, 8, 10_000);
+    while publish(&mut bench, "q", 0..1, 10) == 1 {}
+    let sub = bench.attach(A, "q");
+    for round in 0..4 {
+        let (txn, items) = bench.reserve(A, sub, 1);
+        match bench.answer(A, nack(items.iter().map(|item| item.seq)).of(txn)) {
+            Completion::Settled => {}
+            other => panic!("round {round}: {other:?}"),
+        }
+        assert_eq!(publish(&mut bench, "q", 0..1, 10), 0, "round {round}");
+    }
+}
+
+#[test]
+fn many_small_messages_are_consumed_one_by_one_on_a_full_disk() {
+    let mut bench = Bench::new();
+    let mut stored = 0;
+    bench.disk.set_capacity(Some(8 * SEGMENT));
+    // Packed closely: a settlement takes more of the disk than the message that it ends.
+    loop {
+        let taken = publish(&mut bench, "q", stored..stored + 100, 30) as u64;
+        stored += taken;
+        if taken < 100 {
+            break;
+        }
+    }
+    let sub = bench.attach(A, "q");
+    for expected in 0..stored {
+        let (txn, items) = bench.reserve(A, sub, 1);
+        assert_eq!(body(&items[0].message), expected);
+        let answer = bench.answer(A, ack([items[0].seq]).of(txn));
+        assert!(matches!(answer, Completion::Settled), "{expected} of {stored}: {answer:?}");
+    }
+    assert_eq!(publish(&mut bench, "q", 0..10, 10_000), 10, "space came back");
+}
+
+#[test]
+fn restarts_and_lost_consumers_on_a_full_disk_never_use_it_up() {
+    let mut bench = Bench::new();
+    let stored = fill(&mut bench, 8, 5000);
+    for round in 0..400 {
+        let sub = bench.attach(A, "q");
+        let (_, items) = bench.reserve(A, sub, 3);
+        assert!(!items.is_empty(), "round {round}");
+        if round % 3 == 0 {
+            bench.broker.disconnect(bench.now, A);
+            bench.run();
+        }
+        bench = if round % 2 == 0 { bench.kill() } else { bench.restart() };
+    }
+    assert_eq!(bench.list("q").len() as u64, stored);
+    let sub = bench.attach(A, "q");
+    assert_eq!(consume(&mut bench, sub, stored as u32).len() as u64, stored);
+    assert_eq!(publish(&mut bench, "q", 500..510, 5000), 10, "space came back");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// Whatever is requeued, lost or restarted on a full disk: messages can be accepted, and then there is
+    /// room again.
+    #[test]
+    fn messages_can_always_be_accepted_on_a_full_disk(
+        bytes in prop_oneof![Just(20_usize), 100..2000_usize, 2000..12_000_usize],
+        segments in 6..12_u64,
+        steps in prop::collection::vec((0..100_u8, 1..6_u32), 50..500),
+    ) {
+        let mut bench = Bench::new();
+        let mut left = fill(&mut bench, segments, bytes);
+        let mut sub = bench.attach(A, "q");
+        for (what, count) in steps {
+            if left == 0 {
+                break;
+            }
+            if what == 0 {
+                bench = bench.kill();
+                sub = bench.attach(A, "q");
+            }
+            let (txn, items) = bench.reserve(A, sub, count);
+            let seqs = items.iter().map(|item| item.seq);
+            match what {
+                1..70 => match bench.answer(A, nack(seqs).of(txn)) {
+                    Completion::Settled => {}
+                    Completion::Refused(Refusal::StorageFull) => {
+                        bench.broker.disconnect(bench.now, A);
+                        bench.run();
+                        sub = bench.attach(A, "q");
+                    }
+                    other => prop_assert!(false, "{other:?}"),
+                },
+                70..75 => {
+                    bench.broker.disconnect(bench.now, A);
+                    bench.run();
+                    sub = bench.attach(A, "q");
+                }
+                _ => {
+                    let answer = bench.answer(A, ack(seqs).of(txn));
+                    prop_assert!(matches!(answer, Completion::Settled), "{answer:?}");
+                    left -= items.len() as u64;
+                }
+            }
+        }
+        while left > 0 {
+            let (txn, items) = bench.reserve(A, sub, 1);
+            let answer = bench.answer(A, ack([items[0].seq]).of(txn));
+            prop_assert!(matches!(answer, Completion::Settled), "{left} left: {answer:?}");
+            left -= 1;
+        }
+        prop_assert_eq!(publish(&mut bench, "q", 500..510, 5000), 10, "space came back");
+        let mut bench = bench.restart();
+        prop_assert_eq!(bench.list("q").len(), 10);
+    }
 }
 
 #[test]

@@ -18,10 +18,11 @@ impl Log {
     /// there is room for it.
     pub(super) fn open_batch(&mut self, length: Option<u32>, purpose: Purpose) -> Result<(), Refused> {
         let fits = |open: &Batch| length.is_none_or(|length| open.fits(length));
-        if self.pending.back().is_some_and(fits) {
-            return Ok(());
-        }
         let current = *self.current();
+        if let Some(open) = self.pending.back().filter(|open| fits(open)) {
+            let left = length.map(|length| open.left(length));
+            return self.space.check(left, purpose);
+        }
         let start = self.next_start(&current);
         let need = match length {
             None => BATCH_HEADER_BYTES,
@@ -30,6 +31,7 @@ impl Log {
         let is_new_log = current.next == 0 && self.pending.is_empty();
         let has_room = u64::from(start) + u64::from(need) <= u64::from(current.capacity);
         if self.pending.is_empty() && has_room {
+            self.space.check(length.map(|_| current.capacity - start - need), purpose)?;
             let begin = is_new_log.then_some(Begin { previous: SegmentId(0), previous_end: 0 });
             self.push_batch(&current, start, begin);
             return Ok(());
@@ -89,10 +91,13 @@ impl Log {
             && self.durable.batch == self.written.batch
             && self.head == self.written.head
             && !self.written.closed;
-        writes |= self.head > self.written.head && self.open_batch(None, Purpose::Relocate).is_ok();
+        let gives_back = self.head > self.written.head;
+        self.is_head_stuck = gives_back && self.open_batch(None, Purpose::Relocate).is_err();
+        writes |= gives_back && !self.is_head_stuck;
+        // On a disk that has no room for it, the end goes without a mark.
+        self.is_closing &= !self.is_head_stuck;
         if closes {
-            writes = self.open_batch(Some(0), Purpose::Upkeep).is_ok();
-            // On a disk that has no room for it, the end goes without a mark.
+            writes = self.open_batch(Some(0), Purpose::Relocate).is_ok();
             self.is_closing = writes;
         }
         let batches = if writes { std::mem::take(&mut self.pending) } else { Default::default() };
