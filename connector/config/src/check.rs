@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::keys::{KEYS, Key, Kind, NOT_SERVED};
+use crate::keys::{KEYS, Key, Kind, NOT_SERVED, size};
 use crate::{Document, Error};
 
 /// Which keys a document may hold.
@@ -71,6 +71,16 @@ pub(crate) fn check_value(origin: &str, key: &Key, value: &Value) -> Result<(), 
             Some(number) => format!("{number} is out of range; choose {min} to {max}"),
             None => format!("a whole number from {min} to {max} is expected, found {}", found(value)),
         },
+        (Kind::Size(min), value) => {
+            let text = value.as_str().map_or_else(|| value.to_string(), String::from);
+            match size(&text) {
+                Some(bytes) if bytes.is_none_or(|bytes| bytes >= min) => return Ok(()),
+                Some(_) => format!("{text} is too little; choose at least {min} bytes"),
+                None => {
+                    format!("auto or a number of bytes is expected, like 512Mi, found {}", found(value))
+                }
+            }
+        }
         (Kind::Switch, _) => format!("true or false is expected, found {}", found(value)),
         (Kind::Choice(words, later), value) => match value.as_str() {
             Some(word) if words.contains(&word) => return Ok(()),
@@ -169,6 +179,15 @@ mod tests {
             (
                 "broker: { kubemq: { address: x } }",
                 "c: broker.kubemq: not supported by this version; remove it",
+            ),
+            (
+                "limits: { maxMemory: 512M }",
+                "c: limits.maxMemory: auto or a number of bytes is expected, like 512Mi, found the text \
+                 \"512M\"",
+            ),
+            (
+                "limits: { maxMemory: 1Mi }",
+                "c: limits.maxMemory: 1Mi is too little; choose at least 16777216 bytes",
             ),
             ("stomp: 5", "c: stomp: a section is expected, found the number 5"),
             ("node: 7", "c: node: text is expected, found the number 7; put it in quotes"),

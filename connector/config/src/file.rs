@@ -19,6 +19,9 @@ pub struct Config {
     /// Seconds from SIGTERM to the end of the process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain_timeout_seconds: Option<i64>,
+    /// Bounds of the process as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Limits>,
     /// Which broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker: Option<Broker>,
@@ -41,6 +44,25 @@ pub struct Dynamic {
     /// Only `level` may stand here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logging: Option<Logging>,
+}
+
+/// Bounds of the process as a whole.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Limits {
+    /// Memory for what clients hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_memory: Option<Size>,
+}
+
+/// A number of bytes as it was written.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Size {
+    /// Plain.
+    Bytes(u64),
+    /// With a unit, or `auto`.
+    Text(String),
 }
 
 /// Exactly one broker; the embedded one when nothing is said.

@@ -34,6 +34,9 @@ pub enum Kind {
     },
     /// `true` or `false`; `false` when nothing is said.
     Switch,
+    /// Bytes, at least so many: a whole number, or one with `Ki`, `Mi` or `Gi` behind it; or `auto`, which is
+    /// the default.
+    Size(u64),
     /// One of these words; and words that a later version will take.
     Choice(&'static [&'static str], &'static [&'static str]),
 }
@@ -59,9 +62,22 @@ impl Key {
     pub(crate) const fn default_number(&self) -> i64 {
         match self.kind {
             Kind::Integer { default, .. } => default,
-            Kind::Text(_) | Kind::Switch | Kind::Choice(..) => 0,
+            Kind::Text(_) | Kind::Switch | Kind::Size(_) | Kind::Choice(..) => 0,
         }
     }
+}
+
+/// What a key of [`Kind::Size`] says: `Some(None)` is `auto`, none is no size.
+pub(crate) fn size(text: &str) -> Option<Option<u64>> {
+    if text == "auto" {
+        return Some(None);
+    }
+    let units = [("Ki", 10), ("Mi", 20), ("Gi", 30)];
+    let unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let (digits, shift) = unit.unwrap_or((text, 0));
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    let number: u64 = digits.parse().ok().filter(|_| is_number)?;
+    number.checked_mul(1 << shift).map(Some)
 }
 
 const fn number(path: &'static str, range: (i64, i64), default: i64, about: &'static str) -> Key {
@@ -96,6 +112,15 @@ pub(crate) const DRAIN_TIMEOUT: Key = number(
     20,
     "Seconds from SIGTERM to the end of the process. Clients may finish their work in the first half.",
 );
+pub(crate) const MAX_MEMORY: Key = Key {
+    path: "limits.maxMemory",
+    kind: Kind::Size(16 * 1024 * 1024),
+    default: "auto",
+    dynamic: false,
+    about: "Memory for what all clients together hold: unfinished frames, publishes without a confirm, \
+            output that is not written. `auto` is 75 % of the memory limit of the process (cgroup), or of \
+            the machine.",
+};
 pub(crate) const FSYNC: Key = choice(
     "broker.embedded.fsync",
     &["always", "interval", "never"],
@@ -199,6 +224,7 @@ pub const KEYS: &[&Key] = &[
     &NODE,
     &DATA_DIR,
     &DRAIN_TIMEOUT,
+    &MAX_MEMORY,
     &FSYNC,
     &ADMIN_ADDRESS,
     &STOMP_ADDRESS,
@@ -228,7 +254,6 @@ pub const NOT_SERVED: &[&str] = &[
     "peer",
     "cluster",
     "channels",
-    "limits",
     "telemetry",
     "metrics",
     "broker.berth",
@@ -253,11 +278,12 @@ pub fn reference() -> String {
             Kind::Text(_) => String::from("text"),
             Kind::Integer { min, max, .. } => format!("{min} to {max}"),
             Kind::Switch => String::from("true or false"),
+            Kind::Size(min) => format!("auto, or bytes from {min}, also as Ki, Mi, Gi"),
             Kind::Choice(words, _) => words.join(", "),
         };
         let default = match key.kind {
             Kind::Integer { default, .. } => default.to_string(),
-            Kind::Text(_) | Kind::Switch | Kind::Choice(..) => key.default.into(),
+            Kind::Text(_) | Kind::Switch | Kind::Size(_) | Kind::Choice(..) => key.default.into(),
         };
         let dynamic =
             if key.dynamic { " Changes without a restart when it stands in `dynamic.yaml`." } else { "" };
@@ -280,6 +306,17 @@ mod tests {
     }
 
     #[test]
+    fn sizes() {
+        for (text, bytes) in [("auto", None), ("0", Some(0)), ("70000", Some(70_000)), ("2Ki", Some(2048))] {
+            assert_eq!(size(text), Some(bytes), "{text}");
+        }
+        assert_eq!(size("3Gi"), Some(Some(3 << 30)));
+        for text in ["", "Mi", "1.5Gi", "+1", "-1", "1M", "1 Mi", "1MiB", "99999999999Gi", "Auto"] {
+            assert_eq!(size(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn defaults_lie_in_their_ranges() {
         for key in KEYS {
             match key.kind {
@@ -290,6 +327,7 @@ mod tests {
                     assert!(words.contains(&key.default), "{}", key.path);
                     assert!(!words.iter().any(|word| later.contains(word)), "{}", key.path);
                 }
+                Kind::Size(_) => assert_eq!(size(key.default), Some(None), "{}", key.path),
                 Kind::Text(_) | Kind::Switch => assert!(!key.default.is_empty(), "{}", key.path),
             }
         }

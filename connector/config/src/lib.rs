@@ -30,7 +30,8 @@ mod settings;
 pub use document::{DOCUMENT_BYTES_MAX, Document, hash};
 pub use error::Error;
 pub use file::{
-    Admin, Broker, Config, DefaultPattern, Dynamic, Embedded, Fsync, LogFormat, LogLevel, Logging, Stomp,
+    Admin, Broker, Config, DefaultPattern, Dynamic, Embedded, Fsync, Limits, LogFormat, LogLevel, Logging,
+    Size, Stomp,
 };
 pub use keys::{KEYS, Key, Kind, NOT_SERVED, reference};
 pub use load::{Loaded, load};

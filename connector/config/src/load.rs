@@ -92,7 +92,7 @@ fn variable(name: &str, text: &str) -> Result<Option<(&'static Key, Value)>, Err
         return Err(Error::new(name, "", unknown_variable(name)));
     };
     let value = match key.kind {
-        Kind::Text(_) | Kind::Choice(..) => Value::String(text.into()),
+        Kind::Text(_) | Kind::Size(_) | Kind::Choice(..) => Value::String(text.into()),
         Kind::Integer { .. } | Kind::Switch => {
             parse_yaml(text).map_err(|problem| Error::new(name, key.path, problem))?
         }
@@ -210,6 +210,7 @@ mod tests {
         match key.kind {
             Kind::Integer { min, max, default } => if default == max { min } else { max }.to_string(),
             Kind::Switch => "true".into(),
+            Kind::Size(_) => "64Mi".into(),
             Kind::Choice(words, _) => words.iter().find(|w| **w != key.default).unwrap().to_string(),
             Kind::Text(_) if key.path == "admin.address" => "[::]:7".into(),
             Kind::Text(_) => "::1".into(),
@@ -254,6 +255,15 @@ mod tests {
         ] {
             assert_eq!(with_variables("stomp: {}", &[(name, value)]).unwrap_err().to_string(), message);
         }
+    }
+
+    #[test]
+    fn a_size_may_be_a_number_or_text() {
+        for text in ["67108864", "64Mi", "'64Mi'", "\"65536Ki\""] {
+            let text = format!("{{ stomp: {{}}, limits: {{ maxMemory: {text} }} }}");
+            assert_eq!(with_variables(&text, &[]).unwrap().settings.memory_max, Some(64 << 20), "{text}");
+        }
+        assert_eq!(with_variables("stomp: {}", &[]).unwrap().settings.memory_max, None);
     }
 
     #[test]

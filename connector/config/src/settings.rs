@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use crate::keys::{self, Key};
 use crate::{
-    Admin, Broker, Config, DefaultPattern, Embedded, Error, Fsync, LogFormat, LogLevel, Logging, Stomp,
+    Admin, Broker, Config, DefaultPattern, Embedded, Error, Fsync, Limits, LogFormat, LogLevel, Logging,
+    Size, Stomp,
 };
 
 /// A connector's configuration with nothing left open.
@@ -18,6 +19,8 @@ pub struct Settings {
     pub data_dir: PathBuf,
     /// From SIGTERM to the end of the process.
     pub drain_timeout: Duration,
+    /// Memory for what clients hold, in bytes; none: as much as the process may have of it.
+    pub memory_max: Option<u64>,
     /// When a stored message counts as durable.
     pub fsync: Fsync,
     /// Where the admin port listens; none: it does not.
@@ -87,6 +90,7 @@ impl Settings {
             node,
             data_dir: config.data_dir.as_deref().unwrap_or(keys::DATA_DIR.default).into(),
             drain_timeout: seconds(config.drain_timeout_seconds, &keys::DRAIN_TIMEOUT),
+            memory_max: memory_max(config)?,
             fsync: embedded.and_then(|embedded| embedded.fsync).unwrap_or_default(),
             admin: admin.transpose()?,
             stomp: config.stomp.as_ref().map(StompSettings::resolve).transpose()?,
@@ -103,6 +107,9 @@ impl Settings {
             node: Some(self.node.clone()),
             data_dir: Some(self.data_dir.to_string_lossy().into_owned()),
             drain_timeout_seconds: Some(in_seconds(self.drain_timeout)),
+            limits: Some(Limits {
+                max_memory: Some(self.memory_max.map_or_else(|| Size::Text("auto".into()), Size::Bytes)),
+            }),
             broker: Some(Broker { embedded: Some(Embedded { fsync: Some(self.fsync) }) }),
             admin: self.admin.map(|address| Admin { address: Some(address.to_string()) }),
             stomp: self.stomp.as_ref().map(StompSettings::to_file),
@@ -152,6 +159,16 @@ impl StompSettings {
             queue_ack_timeout_seconds: Some(in_seconds(self.ack_timeout)),
             max_subscriptions: Some(in_units(self.subscriptions_max)),
             delivery_count_header: Some(self.delivery_count_header),
+        }
+    }
+}
+
+fn memory_max(config: &Config) -> Result<Option<u64>, Error> {
+    match config.limits.as_ref().and_then(|limits| limits.max_memory.as_ref()) {
+        None => Ok(None),
+        Some(Size::Bytes(bytes)) => Ok(Some(*bytes)),
+        Some(Size::Text(text)) => {
+            keys::size(text).ok_or_else(|| invalid(&keys::MAX_MEMORY, "a number of bytes is expected"))
         }
     }
 }

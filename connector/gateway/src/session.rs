@@ -30,6 +30,11 @@ pub trait Session {
     fn handle_drain(&mut self, now: Now);
     /// The drain's time is over: nack what is unsettled, say goodbye in the protocol's words, close.
     fn handle_shutdown(&mut self, now: Now);
+    /// Whether the process has memory for more of this client's input. While it has not, `wants_input` is
+    /// false, and the client's clocks rest: the cause is ours.
+    fn handle_memory(&mut self, now: Now, has_room: bool);
+    /// The process needs the memory that this client holds: say so, close. Input is not looked at any more.
+    fn handle_overload(&mut self, now: Now);
     /// The next operation for the broker.
     fn poll_operation(&mut self) -> Option<(OpId, Operation)>;
     /// Fills `slices` from the front with the output that waits, and says how many are filled; 0: nothing

@@ -83,6 +83,8 @@ pub struct StompSession {
     closed: Option<Closed>,
     /// Of the last call.
     now: Now,
+    /// The process has memory for more input.
+    has_memory: bool,
     /// Deadlines rest because we do not read, for a cause of our own.
     is_resting: bool,
     messages_published: u64,
@@ -120,6 +122,7 @@ impl StompSession {
             input_ended: false,
             closed: None,
             now,
+            has_memory: true,
             is_resting: false,
             messages_published: 0,
             last_destination: None,
@@ -173,6 +176,16 @@ impl StompSession {
         self.engine.outstanding()
     }
 
+    /// Bytes of input that wait to be processed and of publishes that wait for their confirm.
+    pub fn inbound_bytes(&self) -> usize {
+        self.held.len() + self.engine.unconfirmed().1
+    }
+
+    /// Bytes of output that wait for the socket.
+    pub fn output_bytes(&self) -> usize {
+        self.wire.output_bytes()
+    }
+
     /// Processes what can be processed until everything waits for someone else.
     fn run(&mut self, now: Now, input: &mut BytesMut) {
         loop {
@@ -222,7 +235,8 @@ impl StompSession {
     /// Whether no bound of our own is reached: those are what the broker owes us answers for.
     fn has_room(&self) -> bool {
         let bytes = self.engine.unconfirmed().1 + self.replies.receipt_bytes();
-        (self.parked.is_none() || self.replies.is_empty())
+        self.has_memory
+            && (self.parked.is_none() || self.replies.is_empty())
             && self.replies.len() < UNCONFIRMED_PUBLISHES_MAX
             && bytes < UNCONFIRMED_BYTES_MAX
     }
@@ -509,6 +523,20 @@ impl Session for StompSession {
         if !self.replies.has_end() {
             let error = Complaint::ServerShuttingDown.to_frame();
             self.fail_in_turn(now, Failure { error, closed: SHUTDOWN });
+        }
+        self.run_held(now);
+    }
+
+    fn handle_memory(&mut self, now: Now, has_room: bool) {
+        self.has_memory = has_room;
+        self.run_held(now);
+    }
+
+    fn handle_overload(&mut self, now: Now) {
+        self.held = BytesMut::new();
+        if !self.replies.has_end() {
+            let error = Complaint::ServerBusy.to_frame();
+            self.fail_in_turn(now, Failure { error, closed: Closed::ByUs(Complaint::ServerBusy.message()) });
         }
         self.run_held(now);
     }

@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::front::StompFront;
 use crate::listen::TOLD_MAX;
 use crate::mailbox::{Inbox, lock};
+use crate::memory::Budget;
 use crate::metrics::Metrics;
 use crate::node::{Node, NodeState, VERSION};
 use crate::reload::Reload;
@@ -108,6 +109,7 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
         config_hash: sources.config_hash(),
         connections: Connections::default(),
         inbox,
+        memory: Arc::new(Budget::new(settings.memory_max.unwrap_or_else(memory_allowed))),
         metrics,
         broker,
         state: Mutex::new(NodeState::default()),
@@ -116,6 +118,8 @@ async fn serve(sources: Sources, dynamic: Option<String>, loaded: Loaded) -> Res
     if let Some(listener) = admin {
         tokio::spawn(Admin::new(Arc::clone(&node), clock).serve(listener));
     }
+    let memory = Arc::clone(&node.memory);
+    tokio::spawn(async move { memory.watch(clock).await });
     let mut listeners = Vec::new();
     if let (Some(listener), Some(stomp)) = (stomp, &settings.stomp) {
         let connections_max = connections_allowed(stomp.connections_max);
@@ -207,6 +211,11 @@ fn connections_allowed(wanted: usize) -> usize {
         );
     }
     wanted.min(room)
+}
+
+/// Three quarters of what the process may have: the rest is for the broker.
+fn memory_allowed() -> u64 {
+    crate::process::memory_max() / 4 * 3
 }
 
 /// A number that nobody outside can guess: the standard library seeds its hash keys from the system.

@@ -10,7 +10,8 @@
 //! no reset eats the last frame. Then the socket goes, and the session stays until the broker has answered
 //! what it still waits for.
 //!
-//! Invariants: the socket is read only while the session wants input and the shard has room; an idle
+//! Invariants: the socket is read only while the session wants input, the shard has room and the budget of
+//! memory too (see `memory.rs`: what a connection holds is charged once a turn); an idle
 //! connection holds no read buffer; a peer that never reads its last frame is given up after [`FLUSH`].
 
 use std::collections::VecDeque;
@@ -32,6 +33,7 @@ use tokio_util::io::poll_read_buf;
 use crate::clock::Clock;
 use crate::connections::Entry;
 use crate::mailbox::{Event, Inbox};
+use crate::memory::Charge;
 use crate::metrics::{ConnectionMeter, Tally};
 use crate::shard::Letter;
 
@@ -70,6 +72,10 @@ impl Socket for TcpStream {
 pub(crate) trait Observed: Session {
     /// Counts since it was made.
     fn tally(&self) -> Tally;
+    /// Bytes of input that wait to be processed and of publishes without a confirm.
+    fn inbound_bytes(&self) -> usize;
+    /// Bytes of output that wait for the socket.
+    fn output_bytes(&self) -> usize;
     /// The client's stable name, once it is known.
     fn client(&self) -> Option<&str>;
 }
@@ -82,6 +88,9 @@ pub(crate) struct Driver<S, I> {
     inbox: Arc<Inbox<Letter>>,
     clock: Clock,
     meter: ConnectionMeter,
+    charge: Charge,
+    has_room: bool,
+    has_moved: bool,
     input: BytesMut,
     read_bytes: usize,
     input_ended: bool,
@@ -113,6 +122,7 @@ impl<S: Observed, I: Socket> Driver<S, I> {
         inbox: Arc<Inbox<Letter>>,
         clock: Clock,
         meter: ConnectionMeter,
+        charge: Charge,
     ) -> Self {
         let armed = Instant::MAX;
         Self {
@@ -122,6 +132,9 @@ impl<S: Observed, I: Socket> Driver<S, I> {
             inbox,
             clock,
             meter,
+            charge,
+            has_room: true,
+            has_moved: false,
             input: BytesMut::new(),
             read_bytes: READ_BYTES_MIN,
             input_ended: false,
@@ -145,12 +158,30 @@ impl<S: Observed, I: Socket> Driver<S, I> {
                     self.meter.heard(now.monotonic, op, &completion);
                     self.session.handle_completion(now, op, completion);
                 }
+                Event::Overload => {
+                    self.input = BytesMut::new();
+                    self.session.handle_overload(now);
+                }
                 Event::Drain => self.session.handle_drain(now),
                 Event::Shutdown => self.session.handle_shutdown(now),
             }
             self.collect(now.monotonic);
         }
         true
+    }
+
+    /// Charges what is held, and tells the session when there is no room for more, or there is again.
+    fn account(&mut self, cx: &Context<'_>) {
+        let inbound = self.input.len() + self.session.inbound_bytes();
+        let has_moved = std::mem::take(&mut self.has_moved);
+        self.charge.set(self.clock, inbound + self.session.output_bytes(), has_moved);
+        let has_room = self.phase != Phase::Serving || self.charge.poll_room(cx, inbound).is_ready();
+        if has_room != self.has_room {
+            self.has_room = has_room;
+            let now = self.clock.now();
+            self.session.handle_memory(now, has_room);
+            self.collect(now.monotonic);
+        }
     }
 
     /// Reads once, if reading is wanted.
@@ -171,6 +202,7 @@ impl<S: Observed, I: Socket> Driver<S, I> {
                 self.session.handle_input_end(now);
             }
             Ok(bytes) => {
+                self.has_moved = true;
                 self.meter.read(bytes);
                 self.session.handle_input(now, &mut self.input);
             }
@@ -233,6 +265,7 @@ impl<S: Observed, I: Socket> Driver<S, I> {
             match Pin::new(socket).poll_write_vectored(cx, &slices[..filled]) {
                 Poll::Pending => return moved,
                 Poll::Ready(Ok(bytes)) if bytes > 0 => {
+                    self.has_moved = true;
                     self.meter.wrote(bytes);
                     self.session.handle_transmitted(now, bytes);
                 }
@@ -369,6 +402,7 @@ impl<S: Observed + Unpin, I: Socket> Future for Driver<S, I> {
         let this = self.get_mut();
         for _ in 0..TURNS_MAX {
             let mut moved = this.hear(cx);
+            this.account(cx);
             moved |= this.read(cx);
             this.submit();
             moved |= this.write(cx);

@@ -15,6 +15,7 @@ use crate::clock::Clock;
 use crate::connection::{Driver, FLUSH, Observed};
 use crate::connections::Entry;
 use crate::listen::Acceptor;
+use crate::memory::Charge;
 use crate::metrics::Tally;
 use crate::node::Node;
 use crate::shard::{BrokerState, Letter};
@@ -43,8 +44,16 @@ impl StompFront {
         clock: Clock,
     ) -> Self {
         let metrics = Arc::clone(&node.metrics);
+        let mut gateway_settings = gateway_settings(settings);
+        let bytes_max = &mut gateway_settings.connection.limits.body_bytes_max;
+        // A body that can never fit is refused by its head, not when it has come.
+        let room = usize::try_from(node.memory.tight_bytes()).unwrap_or(usize::MAX);
+        if room < *bytes_max {
+            tracing::warn!(bytes = room, "Bodies are bounded by limits.maxMemory, not by stomp.maxBodySize");
+            *bytes_max = room;
+        }
         let acceptor = Acceptor::new(listener, connections_max, TOO_MANY, metrics);
-        Self { acceptor, settings: Arc::new(gateway_settings(settings)), node, clock }
+        Self { acceptor, settings: Arc::new(gateway_settings), node, clock }
     }
 
     /// Accepts until the task is ended; connections live on.
@@ -81,7 +90,8 @@ impl StompFront {
         };
         let session = StompSession::new(self.clock.now(), context);
         let meter = node.metrics.connection(PROTOCOL);
-        Driver::new(session, stream, entry, Arc::clone(&node.inbox), self.clock, meter)
+        let charge = Charge::new(Arc::clone(&node.memory), Arc::clone(&entry));
+        Driver::new(session, stream, entry, Arc::clone(&node.inbox), self.clock, meter, charge)
     }
 }
 
@@ -95,6 +105,14 @@ impl Observed for StompSession {
             errors: counters.errors,
             dropped: stats.dropped,
         }
+    }
+
+    fn inbound_bytes(&self) -> usize {
+        Self::inbound_bytes(self)
+    }
+
+    fn output_bytes(&self) -> usize {
+        Self::output_bytes(self)
     }
 
     fn client(&self) -> Option<&str> {

@@ -26,6 +26,7 @@ mod front;
 mod listen;
 mod log_thread;
 mod mailbox;
+mod memory;
 mod metrics;
 mod node;
 mod prepare;

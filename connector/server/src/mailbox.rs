@@ -86,6 +86,8 @@ impl<L> Inbox<L> {
 pub(crate) enum Event {
     /// An answer of the broker, or without an id a notice.
     Completion(Option<OpId>, Completion),
+    /// The process needs the memory that this connection holds: end.
+    Overload,
     /// The process is going down: take no new deliveries.
     Drain,
     /// The drain's time is over: say goodbye.

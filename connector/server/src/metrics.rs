@@ -61,6 +61,7 @@ pub(crate) struct Metrics {
     journal_bytes: Gauge,
     /// Configuration files that were refused when they were read again.
     pub(crate) reload_errors: Counter,
+    memory_bytes: Gauge,
     resident_bytes: Gauge,
     open_fds: Gauge,
     threads: Gauge,
@@ -125,6 +126,7 @@ impl Metrics {
             in_flight: Gauge::default(),
             journal_bytes: Gauge::default(),
             reload_errors: Counter::default(),
+            memory_bytes: Gauge::default(),
             resident_bytes: Gauge::default(),
             open_fds: Gauge::default(),
             threads: Gauge::default(),
@@ -164,6 +166,7 @@ impl Metrics {
         r.register("deliveries_pending", "Deliveries that wait for a settlement", self.in_flight.clone());
         r.register("store_bytes", "Bytes of the journal in use", self.journal_bytes.clone());
         r.register("config_reload_errors", "Configuration files refused", self.reload_errors.clone());
+        r.register("memory_bytes", "Bytes that clients hold", self.memory_bytes.clone());
         r.register("process_resident_bytes", "Resident memory", self.resident_bytes.clone());
         r.register("process_open_fds", "Open file descriptors", self.open_fds.clone());
         r.register("process_threads", "Threads", self.threads.clone());
@@ -190,9 +193,10 @@ impl Metrics {
     }
 
     /// The exposition text, with the broker's numbers of this moment.
-    pub(crate) fn text(&self, view: &View, now_ms: u64) -> String {
+    pub(crate) fn text(&self, view: &View, memory_bytes: u64, now_ms: u64) -> String {
         self.broker_ready.set(i64::from(view.stats.is_some()));
         let stats = view.stats.unwrap_or_default();
+        set(&self.memory_bytes, memory_bytes);
         set(&self.queues, stats.queues);
         set(&self.live, stats.live);
         set(&self.in_flight, stats.in_flight);
@@ -372,7 +376,7 @@ mod tests {
         meter.refused(&Refusal::QueueFull);
         meter.tally(Tally { errors: 1, ..Tally::default() });
         metrics.connections_refused.get_or_create(&Reason { reason: "too_many" }).inc();
-        let text = metrics.text(&one_queue(), 0);
+        let text = metrics.text(&one_queue(), 0, 0);
         let types: Vec<_> = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")).collect();
         assert!(types.len() > 20, "{text}");
         for line in types {
@@ -410,7 +414,7 @@ mod tests {
         meter.heard(Instant::from_nanos(1), Some(OpId::new(1)), &Completion::Published(vec![]));
         assert!(meter.publishing.is_empty());
         meter.heard(Instant::ZERO, None, &Completion::Refused(Refusal::StorageFull));
-        let text = metrics.text(&View::default(), 0);
+        let text = metrics.text(&View::default(), 0, 0);
         for line in [
             "berth_connections{protocol=\"stomp\"} 1",
             "berth_connections_total{protocol=\"stomp\"} 1",
@@ -422,7 +426,7 @@ mod tests {
         }
         meter.closed(Closed::ByPeer);
         drop(meter);
-        let text = metrics.text(&View::default(), 0);
+        let text = metrics.text(&View::default(), 0, 0);
         assert!(text.contains("berth_connections{protocol=\"stomp\"} 0"), "{text}");
     }
 }

@@ -6,6 +6,7 @@ use tokio::sync::watch;
 
 use crate::connections::Connections;
 use crate::mailbox::{Inbox, lock};
+use crate::memory::Budget;
 use crate::metrics::Metrics;
 use crate::shard::{BrokerState, Letter};
 
@@ -25,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) connections: Connections,
     /// The way to the shard.
     pub(crate) inbox: Arc<Inbox<Letter>>,
+    /// Memory for what its clients hold.
+    pub(crate) memory: Arc<Budget>,
     /// Its metrics.
     pub(crate) metrics: Arc<Metrics>,
     /// The broker's state, as the shard last said.
@@ -123,6 +126,7 @@ mod tests {
             config_hash: None,
             connections: Connections::default(),
             inbox: Arc::default(),
+            memory: Arc::new(Budget::new(0)),
             metrics: Arc::new(Metrics::new("0")),
             broker: receiver,
             state: Mutex::default(),

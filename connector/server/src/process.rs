@@ -30,6 +30,42 @@ pub(crate) fn usage() -> Usage {
     }
 }
 
+/// Memory that this process may have in bytes: the least limit of its control groups (version 1 or 2), else
+/// what the machine has.
+pub(crate) fn memory_max() -> u64 {
+    let machine = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let machine = Some(number_after(&machine, "MemTotal:") * 1024).filter(|bytes| *bytes > 0);
+    let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let limits = limit_files(&groups)
+        .into_iter()
+        .filter_map(|file| std::fs::read_to_string(file).ok()?.trim().parse::<u64>().ok());
+    limits.chain(machine).min().unwrap_or(u64::MAX)
+}
+
+/// Where limits may stand: each group of `/proc/self/cgroup` and those around it. In a container the path may
+/// be the host's, and what is mounted its own group alone: that is the last of the row.
+fn limit_files(groups: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+        let (root, name) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            list if list.split(',').any(|c| c == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = path.trim_end_matches('/');
+        loop {
+            files.push(format!("{root}{path}/{name}"));
+            let Some((parent, _)) = path.rsplit_once('/') else { break };
+            path = parent;
+        }
+    }
+    files
+}
+
 fn number_after(text: &str, name: &str) -> u64 {
     text.lines()
         .find_map(|line| line.strip_prefix(name))
@@ -74,11 +110,26 @@ mod tests {
     use super::*;
 
     #[test]
+    fn limits_of_both_kinds_of_groups_are_looked_for() {
+        let files = limit_files("5:cpu:/x\n4:hugetlb,memory:/a/b\n0::/\nnonsense\n");
+        assert_eq!(
+            files,
+            [
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory.max",
+            ]
+        );
+    }
+
+    #[test]
     fn reads_what_the_kernel_says() {
         let usage = usage();
         assert!(usage.resident_bytes > 100_000 && usage.open_fds > 0 && usage.threads > 0, "{usage:?}");
         let stat = "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 150 50 0 0 20";
         assert_eq!(cpu_time(stat), Duration::from_secs(2));
+        assert!(memory_max() > usage.resident_bytes);
         assert!(!host_name().is_empty());
     }
 }

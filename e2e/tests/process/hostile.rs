@@ -184,3 +184,60 @@ fn a_client_that_says_nothing_is_closed_in_time() {
     let line = server.line_with("Connection ended").unwrap();
     assert!(line.contains("timed_out"), "{line}");
 }
+
+/// The value of the metric of this name, which has no labels.
+fn metric(server: &Server, name: &str) -> u64 {
+    let text = server.get("/metrics").unwrap().1;
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().unwrap()
+}
+
+#[test]
+fn many_half_messages_cost_what_max_memory_allows_and_the_largest_comes_through() {
+    const BODY: usize = 40 * 1024 * 1024;
+    let folder = tempdir().unwrap();
+    let server = Server::start_with(folder.path(), "", &[("BERTH_LIMITS__MAX_MEMORY", "64Mi")]).unwrap();
+    Client::connect(server.stomp).unwrap();
+    let before = server.resident_bytes().unwrap();
+    let head = format!("SEND\ndestination:/queue/a\nreceipt:r\ncontent-length:{BODY}\n\n");
+    let body = vec![b'x'; BODY];
+    let (most, rest) = body.split_at(BODY / 10 * 8);
+
+    let mut first = Client::connect(server.stomp).unwrap();
+    first.send(&head).unwrap();
+    first.send(most).unwrap();
+    let others: Vec<_> = (0..8)
+        .map(|_| {
+            let mut other = Client::connect(server.stomp).unwrap();
+            other.send(&head).unwrap();
+            // It is not taken, and in the end the connection goes: what is read then is the reason.
+            std::thread::spawn(move || {
+                let chunk = vec![b'x'; 64 * 1024];
+                flood(&mut other, &chunk, 20 * MIB);
+                other.rest().map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+            })
+        })
+        .collect();
+    while metric(&server, "berth_memory_bytes") < 64 * MIB / 10 * 9 {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let grown = server.resident_bytes().unwrap().saturating_sub(before);
+    assert!(grown < 64 * MIB + GROWTH_MAX, "{} MiB more than before", grown / MIB);
+
+    // While memory is tight, small messages come and go.
+    let mut small = Client::connect(server.stomp).unwrap();
+    small.send("SEND\ndestination:/queue/b\nreceipt:s\n\nhello\0").unwrap();
+    assert_eq!(small.expect("RECEIPT").unwrap().header("receipt-id"), Some("s"));
+    small.send("SUBSCRIBE\nid:0\ndestination:/queue/b\n\n\0").unwrap();
+    assert_eq!(small.expect("MESSAGE").unwrap().body, b"hello");
+
+    first.send(rest).unwrap();
+    first.send("\0").unwrap();
+    assert_eq!(first.expect("RECEIPT").unwrap().header("receipt-id"), Some("r"));
+    let page = server.get("/metrics").unwrap().1;
+    assert!(page.contains("cause=\"by_us\""), "{page}");
+    server.kill().unwrap();
+    for other in others {
+        other.join().unwrap();
+    }
+}

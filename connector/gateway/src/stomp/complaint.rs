@@ -40,6 +40,8 @@ pub(crate) enum Complaint {
     UnknownSubscription,
     /// The process goes down.
     ServerShuttingDown,
+    /// The process needs the memory that this client holds.
+    ServerBusy,
 }
 
 impl Complaint {
@@ -59,6 +61,7 @@ impl Complaint {
             Self::InvalidPrefetchCount => "invalid prefetch-count",
             Self::UnknownSubscription => "unknown subscription",
             Self::ServerShuttingDown => "server shutting down",
+            Self::ServerBusy => "server busy",
         }
     }
 
@@ -105,6 +108,11 @@ impl Complaint {
             }
             Self::UnknownSubscription => "This connection has no such subscription.".to_owned(),
             Self::ServerShuttingDown => "The server is going down; connect again.".to_owned(),
+            Self::ServerBusy => {
+                "The server's clients hold more memory than it has (setting limits.maxMemory); try again \
+                 later."
+                    .to_owned()
+            }
         }
     }
 }
@@ -133,6 +141,7 @@ mod tests {
             Complaint::InvalidPrefetchCount,
             Complaint::UnknownSubscription,
             Complaint::ServerShuttingDown,
+            Complaint::ServerBusy,
         ]
     }
 

@@ -154,3 +154,41 @@ fn an_idle_connection_is_small() {
     let bytes = size_of_val(world.session(client));
     assert!(bytes <= 2048, "{bytes} bytes; ten thousand of them must fit");
 }
+
+#[test]
+fn without_memory_nothing_is_read_and_the_clients_clocks_rest() {
+    let mut world = World::new(Cut::Whole);
+    let client = world.accept();
+    world.send(client, "CONNECT\naccept-version:1.2\nhost:/\nheart-beat:1000,0\n\n\0");
+    world.next(client);
+    let now = world.now();
+    world.session(client).handle_memory(now, false);
+    assert!(!world.session(client).wants_input());
+    world.send(client, "SEND\ndestination:/queue/q\nreceipt:r\n\nx\0");
+    world.pass(secs(60));
+    world.nothing(client);
+    let now = world.now();
+    world.session(client).handle_memory(now, true);
+    world.run();
+    world.expect_receipt(client, "r");
+}
+
+#[test]
+fn one_that_must_go_is_answered_what_it_sent_and_then_told() {
+    let mut world = World::new(Cut::Whole);
+    let client = world.connect("1.2");
+    world.broker.holds_confirms = true;
+    world.send(client, "SEND\ndestination:/queue/q\nreceipt:r\n\nx\0SEND\ndestination:/queue/q\n\nhalf");
+    let now = world.now();
+    world.session(client).handle_memory(now, false);
+    world.session(client).handle_overload(now);
+    world.session(client).handle_overload(now);
+    world.broker.release_confirms();
+    world.run();
+    let frames = world.frames(client);
+    assert_eq!(frames.len(), 2, "{frames:?}");
+    assert_eq!(frames[0].header("receipt-id"), Some("r"));
+    assert_eq!(frames[1].header("message"), Some("server busy"));
+    assert!(world.closed(client).is_some());
+    assert_eq!(world.broker.ready("q").len(), 1);
+}

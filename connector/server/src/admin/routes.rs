@@ -57,7 +57,7 @@ pub(super) async fn ready(State(admin): State<Admin>, Query(query): Query<Scope>
 pub(super) async fn metrics(State(admin): State<Admin>) -> Response {
     // While the shard does not answer, what the process knows by itself is worth more than nothing.
     let view = look(&admin, Look { after: None, queues_max: QUEUES_MAX }).await.unwrap_or_default();
-    let text = admin.node.metrics.text(&view, admin.clock.now().wall.as_millis());
+    let text = admin.node.metrics.text(&view, admin.node.memory.used(), admin.clock.now().wall.as_millis());
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text).into_response()
 }
 

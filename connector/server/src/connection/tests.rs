@@ -12,6 +12,7 @@ use tokio::task::JoinHandle;
 use super::*;
 use crate::connections::Connections;
 use crate::mailbox::lock;
+use crate::memory::{Budget, FREE_BYTES, PATIENCE};
 use crate::metrics::Metrics;
 
 impl Socket for DuplexStream {
@@ -105,6 +106,16 @@ impl Session for Toy {
         self.closed = Some(Closed::ByUs("shutdown"));
     }
 
+    fn handle_memory(&mut self, _now: Now, has_room: bool) {
+        self.is_holding = !has_room;
+        self.hear(if has_room { "room" } else { "no room" });
+    }
+
+    fn handle_overload(&mut self, _now: Now) {
+        self.answer("busy\n");
+        self.closed = Some(Closed::ByUs("busy"));
+    }
+
     fn poll_operation(&mut self) -> Option<(OpId, Operation)> {
         self.operations.pop_front()
     }
@@ -150,6 +161,14 @@ impl Observed for Toy {
         Tally::default()
     }
 
+    fn inbound_bytes(&self) -> usize {
+        0
+    }
+
+    fn output_bytes(&self) -> usize {
+        self.output.iter().map(Bytes::len).sum()
+    }
+
     fn client(&self) -> Option<&str> {
         None
     }
@@ -165,13 +184,22 @@ struct Rig {
 
 impl Rig {
     fn new(pipe_bytes: usize) -> (Self, Driver<Toy, DuplexStream>) {
+        Self::within(pipe_bytes, &Connections::default(), &Arc::new(Budget::new(u64::MAX)))
+    }
+
+    fn within(
+        pipe_bytes: usize,
+        connections: &Connections,
+        budget: &Arc<Budget>,
+    ) -> (Self, Driver<Toy, DuplexStream>) {
         let (client, server) = duplex(pipe_bytes);
-        let (connections, inbox, clock) = (Connections::default(), Arc::default(), Clock::start());
+        let (inbox, clock) = (Arc::default(), Clock::start());
         let entry = connections.enter("127.0.0.1:1".parse().unwrap());
         let meter = Arc::new(Metrics::new("0")).connection("toy");
         let toy = Toy::default();
         let heard = Arc::clone(&toy.heard);
-        let driver = Driver::new(toy, server, Arc::clone(&entry), Arc::clone(&inbox), clock, meter);
+        let charge = Charge::new(Arc::clone(budget), Arc::clone(&entry));
+        let driver = Driver::new(toy, server, Arc::clone(&entry), Arc::clone(&inbox), clock, meter, charge);
         (Self { client, entry, inbox, heard, clock }, driver)
     }
 
@@ -358,4 +386,46 @@ async fn a_full_inbox_stops_reading() {
     poll_fn(|cx| rig.inbox.poll_take(cx, &mut letters)).await;
     assert!(once(&mut driver).await.is_pending());
     rig.expect("a\n").await;
+}
+
+const KIB: usize = 1024;
+
+#[tokio::test(start_paused = true)]
+async fn a_long_line_is_not_read_while_memory_is_tight_and_short_ones_are() {
+    let (connections, budget) = (Connections::default(), Arc::new(Budget::new(1000 * KIB as u64)));
+    let (mut long, driver) = Rig::within(64 * KIB, &connections, &budget);
+    let (mut short, other) = Rig::within(64 * KIB, &connections, &budget);
+    let (_driver, _other) = (tokio::spawn(driver), tokio::spawn(other));
+    let line = vec![b'x'; 1200 * KIB];
+    let written = tokio::time::timeout(Duration::from_secs(1), long.client.write_all(&line)).await;
+    assert!(written.is_err(), "the budget and the pipe hold less");
+    assert!(budget.used() >= budget.tight_bytes());
+    assert!(budget.used() <= budget.tight_bytes() + (READ_BYTES_MAX + FREE_BYTES) as u64);
+    assert_eq!(*lock(&long.heard), ["no room"]);
+    short.say("say hello\n").await;
+    short.expect("hello\n").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_half_lines_the_shorter_one_makes_room_for_the_longer() {
+    let (connections, budget) = (Connections::default(), Arc::new(Budget::new(1000 * KIB as u64)));
+    let (mut short, loser) = Rig::within(64 * KIB, &connections, &budget);
+    let (mut long, winner) = Rig::within(64 * KIB, &connections, &budget);
+    let (loser, _winner) = (tokio::spawn(loser), tokio::spawn(winner));
+    let watched = Arc::clone(&budget);
+    let clock = short.clock;
+    tokio::spawn(async move { watched.watch(clock).await });
+    short.say(&"x".repeat(500 * KIB)).await;
+    // Together they do not fit; the longer one alone does.
+    let line = format!("say {}\n", "y".repeat(700 * KIB));
+    let (ended, ()) = tokio::join!(loser, long.say(&line));
+    assert_eq!(ended.unwrap(), Closed::ByUs("busy"));
+    assert!(short.seconds() >= PATIENCE.as_secs());
+    short.expect("busy\n").await;
+    long.expect(&line[4..]).await;
+    assert_eq!(*lock(&long.heard), ["no room", "room"]);
+    drop(long.client);
+    while budget.used() > 0 {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }
