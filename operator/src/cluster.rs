@@ -8,6 +8,7 @@
 //! whose 429 is an answer, and leases, whose calls must end before the lease does.
 
 use crate::error::Error;
+use crate::target::Target;
 use crate::{FIELD_MANAGER, STATUS_MANAGER};
 use http::{Method, Request, header};
 use kube::Client;
@@ -352,30 +353,23 @@ impl Cluster {
         found(self.send(&self.client, "the description of berth.dev", Call::read("reading", path)).await)
     }
 
-    /// Writes a connector's status as a whole.
+    /// Writes a connector's status as a whole; never that of a namesake that came after it.
     ///
-    /// # Errors
-    /// When the server refuses or cannot be asked.
-    pub async fn apply_status(
-        &self,
-        kind: &str,
-        plural: &str,
-        namespace: &str,
-        name: &str,
-        status: &Value,
-    ) -> Result<Value, Error> {
+    /// # Errors When the server refuses, also because the connector is another one by now, or cannot be
+    /// asked. A connector that has gone is none.
+    pub async fn apply_status(&self, target: &Target, status: &Value) -> Result<(), Error> {
         let version = connector_version();
-        let path = format!(
-            "{}/{name}/status?fieldManager={}&force=true",
-            path_of(&version, plural, namespace),
-            STATUS_MANAGER.replace('/', "%2F")
-        );
+        let Target { kind, plural, namespace, name, uid, .. } = target;
+        let manager = STATUS_MANAGER.replace('/', "%2F");
+        let place = path_of(&version, plural, namespace);
+        let path = format!("{place}/{name}/status?fieldManager={manager}&force=true");
         let body = json!({
-            "apiVersion": version, "kind": kind, "metadata": { "name": name, "namespace": namespace },
+            "apiVersion": version, "kind": kind,
+            "metadata": { "name": name, "namespace": namespace, "uid": uid },
             "status": status,
         });
         let call = Call::write("writing", Method::PATCH, path, &body).typed(APPLY);
-        self.send(&self.client, format!("the status of {kind} {name}"), call).await
+        found(self.send(&self.client, format!("the status of {kind} {name}"), call).await).map(drop)
     }
 
     async fn send(&self, client: &Client, object: impl fmt::Display, call: Call<'_>) -> Result<Value, Error> {

@@ -1,6 +1,7 @@
 //! What every pass shares.
 
 use crate::backoff::Backoffs;
+use crate::census::Census;
 use crate::cluster::Cluster;
 use crate::error::Error;
 use crate::events::Events;
@@ -26,6 +27,8 @@ pub struct Context {
     pub health: Arc<Health>,
     /// Pauses between attempts, for each connector.
     pub backoffs: Backoffs,
+    /// What there is.
+    pub census: Census,
     /// The operator's own image: what new connectors run.
     pub release: Image,
     /// Time between two passes over a connector on which nothing happens.

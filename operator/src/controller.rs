@@ -4,6 +4,7 @@
 //! it, and with every heartbeat. One connector that cannot be read or carried out never keeps another one
 //! waiting: the guard around decoding lets the watch go on, and pauses are kept for each connector.
 
+use crate::census::Count;
 use crate::context::Context;
 use crate::error::Error;
 use crate::events::Event;
@@ -17,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::{
-    ConfigMap, ObjectReference, PersistentVolumeClaim, Pod, Secret, Service, ServiceAccount,
+    ConfigMap, ObjectReference, PersistentVolumeClaim, Pod, Service, ServiceAccount,
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::rbac::v1::{Role, RoleBinding};
@@ -45,6 +46,7 @@ pub async fn run<K>(
 ) where
     K: Connector<Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
+    let scope = Scope { kind: K::kind(&()).into_owned(), namespace: namespace.clone() };
     let place = Place { client: context.cluster.client().clone(), namespace };
     let main: Api<DeserializeGuard<K>> = place.api();
     let controller = Controller::new(main, watcher::Config::default());
@@ -55,14 +57,13 @@ pub async fn run<K>(
         .owns(place.api::<StatefulSet>(), ours.clone())
         .owns(place.api::<Service>(), ours.clone())
         .owns(place.api::<ConfigMap>(), ours.clone())
-        .owns(place.api::<Secret>(), ours.clone())
         .owns(place.api::<ServiceAccount>(), ours.clone())
         .owns(place.api::<Role>(), ours.clone())
         .owns(place.api::<RoleBinding>(), ours.clone())
         .owns(place.api::<PodDisruptionBudget>(), ours.clone())
         .watches(place.api::<PartialObjectMeta<Pod>>(), ours.clone(), |pod| by_labels::<K>(&pod))
         .watches(place.api::<PersistentVolumeClaim>(), ours, |claim| by_labels::<K>(&claim))
-        .reconcile_all_on(heartbeats(context.clone(), store))
+        .reconcile_all_on(heartbeats(context.clone(), scope, store))
         .graceful_shutdown_on(stop);
     let results = controller.run(reconcile::<K>, error_policy::<K>, context.clone());
     results
@@ -90,6 +91,27 @@ impl Place {
     }
 }
 
+/// What one controller looks after.
+struct Scope {
+    kind: String,
+    namespace: Option<String>,
+}
+
+impl Scope {
+    /// Unique among the controllers of the process.
+    fn name(&self) -> String {
+        format!("{}/{}", self.kind, self.namespace.as_deref().unwrap_or("*"))
+    }
+
+    /// Whether the connector of this key is one of these.
+    fn has(&self, key: &str) -> bool {
+        match &self.namespace {
+            Some(namespace) => key.starts_with(&format!("{}/{namespace}/", self.kind)),
+            None => key.starts_with(&format!("{}/", self.kind)),
+        }
+    }
+}
+
 /// The connector that an object belongs to by its labels; for objects that a StatefulSet owns.
 fn by_labels<K: Connector>(object: &impl Resource) -> Option<ObjectRef<DeserializeGuard<K>>> {
     let labels = object.meta().labels.as_ref()?;
@@ -101,36 +123,43 @@ fn by_labels<K: Connector>(object: &impl Resource) -> Option<ObjectRef<Deseriali
 }
 
 /// Ticks, and with each of them counts what there is and forgets what has gone.
-fn heartbeats<K>(context: Arc<Context>, store: Store<DeserializeGuard<K>>) -> impl Stream<Item = ()> + Send
+fn heartbeats<K>(
+    context: Arc<Context>,
+    scope: Scope,
+    store: Store<DeserializeGuard<K>>,
+) -> impl Stream<Item = ()> + Send
 where
     K: Connector + Clone + Debug + Send + Sync + 'static,
 {
-    let mut census = tokio::time::interval(context.heartbeat.min(Duration::from_secs(10)));
-    census.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let beat = (context, store, census, Instant::now());
-    futures::stream::unfold(beat, |(context, store, mut census, mut last)| async move {
+    let mut ticks = tokio::time::interval(context.heartbeat.min(Duration::from_secs(10)));
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let state = (context, scope, store, ticks, Instant::now());
+    futures::stream::unfold(state, |(context, scope, store, mut ticks, mut last)| async move {
         loop {
-            census.tick().await;
-            let known = store.state();
-            count(&context, &known);
+            ticks.tick().await;
+            count(&context, &scope, &store.state());
             if last.elapsed() >= context.heartbeat {
                 last = Instant::now();
-                return Some(((), (context, store, census, last)));
+                return Some(((), (context, scope, store, ticks, last)));
             }
         }
     })
 }
 
-fn count<K: Connector>(context: &Context, known: &[Arc<DeserializeGuard<K>>]) {
+fn count<K: Connector>(context: &Context, scope: &Scope, known: &[Arc<DeserializeGuard<K>>]) {
     let malformed = known.iter().filter(|guard| guard.0.is_err()).count();
-    context.metrics.connectors.set(i64::try_from(known.len()).unwrap_or(i64::MAX));
-    context.metrics.malformed.set(i64::try_from(malformed).unwrap_or(i64::MAX));
-    context.health.knows(known.len(), Instant::now());
-    context.backoffs.retain(|key| known.iter().any(|guard| key_of(guard.meta()) == key));
+    let all = context.census.update(&scope.name(), Count { connectors: known.len(), malformed });
+    context.metrics.connectors.set(i64::try_from(all.connectors).unwrap_or(i64::MAX));
+    context.metrics.malformed.set(i64::try_from(all.malformed).unwrap_or(i64::MAX));
+    context.health.knows(all.connectors, Instant::now());
+    context.backoffs.retain(|key| !scope.has(key) || known.iter().any(|guard| key_of(&**guard) == key));
 }
 
-fn key_of(meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta) -> String {
-    format!("{}/{}", meta.namespace.as_deref().unwrap_or_default(), meta.name.as_deref().unwrap_or_default())
+/// Kind, namespace and name: what pauses are kept by.
+fn key_of<K: Connector>(guard: &DeserializeGuard<K>) -> String {
+    let meta = guard.meta();
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    format!("{}/{}/{}", K::kind(&()), text(&meta.namespace), text(&meta.name))
 }
 
 async fn reconcile<K>(guard: Arc<DeserializeGuard<K>>, context: Arc<Context>) -> Result<Action, Error>
@@ -150,7 +179,7 @@ where
     context.metrics.pass_seconds.observe(begun.elapsed().as_secs_f64());
     if result.is_ok() {
         context.metrics.passes.inc();
-        context.backoffs.succeeded(&key_of(guard.meta()));
+        context.backoffs.succeeded(&key_of(&guard));
     }
     result
 }
@@ -202,6 +231,10 @@ async fn tell(context: &Context, target: &Target, error: &Error) {
 /// A connector that this version cannot read: it is said once for each change, and left alone.
 async fn malformed<K: Connector>(context: &Context, live: &serde_json::Value, error: &str) {
     let text = |pointer: &str| live.pointer(pointer).and_then(|value| value.as_str()).map(str::to_owned);
+    let version = text("/metadata/resourceVersion").unwrap_or_default();
+    if !context.census.is_news(&text("/metadata/uid").unwrap_or_default(), &version) {
+        return;
+    }
     tracing::warn!(name = ?text("/metadata/name"), error, "Connector cannot be read");
     context.metrics.failures.get_or_create(&Failure { cause: "malformed" }).inc();
     let about = ObjectReference {
@@ -220,7 +253,7 @@ fn error_policy<K>(guard: Arc<DeserializeGuard<K>>, error: &Error, context: Arc<
 where
     K: Connector,
 {
-    let key = key_of(guard.meta());
+    let key = key_of(&*guard);
     let pause = context.backoffs.failed(&key);
     context.metrics.failures.get_or_create(&Failure { cause: error.label() }).inc();
     tracing::warn!(connector = key, %error, pause_seconds = pause.as_secs_f32(), "Pass failed");

@@ -74,18 +74,28 @@ impl Candidate {
     }
 
     /// Renews for as long as this process leads; comes back when it does not any more.
+    ///
+    /// It comes back at the latest two thirds of the duration after the last renewal, whatever the server
+    /// does: nobody else takes the Lease before the whole duration is over.
     pub async fn hold(&mut self) {
-        let mut renewed = Instant::now();
+        let third = self.election.duration / 3;
         loop {
-            tokio::time::sleep(self.election.duration / 3).await;
+            tokio::time::sleep(third).await;
+            match tokio::time::timeout(third, self.renew()).await {
+                Ok(true) => {}
+                Ok(false) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Tries until the server has answered: true when this process still leads.
+    async fn renew(&mut self) -> bool {
+        loop {
             match self.attempt().await {
-                Ok(true) => renewed = Instant::now(),
-                Ok(false) => return,
+                Ok(leads) => return leads,
                 Err(error) => tracing::warn!(%error, "Lease not renewed"),
             }
-            if renewed.elapsed() > self.election.duration * 2 / 3 {
-                return;
-            }
+            tokio::time::sleep(self.election.duration / 20).await;
         }
     }
 
@@ -107,7 +117,7 @@ impl Candidate {
     /// One read and at most one write; true when this process leads after it. Bounded, so that a server
     /// that does not answer cannot make a holder believe for longer than the Lease lasts.
     async fn attempt(&mut self) -> Result<bool, Error> {
-        let bound = self.election.duration / 4;
+        let bound = self.election.duration / 6;
         match tokio::time::timeout(bound, self.attempt_unbounded()).await {
             Ok(result) => result,
             Err(_) => Err(Error::TimedOut(bound)),

@@ -12,6 +12,7 @@
 pub mod args;
 pub mod backoff;
 pub mod build;
+pub mod census;
 pub mod cluster;
 pub mod context;
 pub mod controller;

@@ -5,6 +5,7 @@ use anyhow::{Context as _, Result};
 use berth_crds::StompConnector;
 use berth_operator::args::Args;
 use berth_operator::backoff::Backoffs;
+use berth_operator::census::Census;
 use berth_operator::cluster::{Cluster, Kind, ObjectId};
 use berth_operator::context::{Context, TestExit};
 use berth_operator::events::Events;
@@ -159,6 +160,7 @@ fn context(args: &Args, cluster: Cluster) -> Context {
         metrics: Metrics::new(env!("CARGO_PKG_VERSION")),
         health: Arc::new(Health::new(heartbeat, Instant::now())),
         backoffs: Backoffs::default(),
+        census: Census::default(),
         release: Image::parse(&args.image),
         heartbeat,
         exit: TestExit::new(args.test_exit_after.clone()),

@@ -447,7 +447,7 @@ pub async fn report(context: &Context, target: &Target, status: ConnectorStatus)
         context.events.publish(target, event).await;
     }
     let value = serde_json::to_value(&status).expect("a status is plain data");
-    context.cluster.apply_status(target.kind, target.plural, &target.namespace, &target.name, &value).await?;
+    context.cluster.apply_status(target, &value).await?;
     context.metrics.status_writes.inc();
     context.exit.after("status")
 }

@@ -56,7 +56,7 @@ capabilities: { drop: [ALL] }
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [secrets]
-  verbs: [get, list, watch, create]
+  verbs: [get, create]
 - apiGroups: [""]
   resources: [persistentvolumeclaims]
   verbs: [get, list, watch, patch]

@@ -60,6 +60,11 @@ async fn a_connector_that_cannot_be_read_stops_no_other() {
         .await;
     let note = running.fake.events().into_iter().find(|(word, _)| word == "Malformed").unwrap().1;
     assert!(note.contains("not a number"), "{note}");
+    // Heartbeats go by, and it is said once.
+    let passes = running.context.metrics.passes.get();
+    running.until("more passes", |r| r.context.metrics.passes.get() > passes + 10).await;
+    let said = running.fake.events().into_iter().filter(|(word, _)| word == "Malformed").count();
+    assert_eq!(said, 1);
     running.until("the census", |r| r.context.metrics.malformed.get() == 1).await;
     assert!(running.fake.get("statefulsets", "bad").is_none());
 }

@@ -3,6 +3,7 @@
 use crate::fake::{Fake, NAMESPACE};
 use berth_crds::StompConnector;
 use berth_operator::backoff::Backoffs;
+use berth_operator::census::Census;
 use berth_operator::cluster::Cluster;
 use berth_operator::context::{Context, TestExit};
 use berth_operator::error::Error;
@@ -159,6 +160,7 @@ pub(crate) fn context(fake: &Fake, nodes: &Nodes, exit_after: Option<&str>) -> C
         metrics: Metrics::new("0.0.0"),
         health: Arc::new(Health::new(heartbeat, Instant::now())),
         backoffs: Backoffs::default(),
+        census: Census::default(),
         release: Image::parse("registry.example.com/berth:0.1.0"),
         heartbeat,
         exit: TestExit::new(exit_after.map(str::to_owned)),

@@ -7,4 +7,5 @@ mod fake;
 mod golden;
 mod harness;
 mod kill;
+mod leader;
 mod passes;

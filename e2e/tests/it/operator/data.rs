@@ -8,7 +8,7 @@ use berth_e2e::forward::PortForward;
 use berth_e2e::kubectl::{Kubectl, Namespace, text};
 use berth_e2e::stomp::Client;
 use berth_e2e::suite::skip;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 /// Takes three of the messages, acknowledges the first, and keeps the others in hand.
@@ -91,7 +91,9 @@ pub(super) fn volumes_grow_and_never_shrink(space: &Namespace) -> Result<()> {
         return skip("the default storage class cannot grow volumes");
     }
     install(&space.kubectl, &[])?;
-    start(space, &json!({ "storage": { "size": "1Gi" } }))?;
+    // The claims belong to the StatefulSet then, which is deleted and made anew on the way.
+    start(space, &json!({ "storage": { "size": "1Gi", "whenDeleted": "Delete" } }))?;
+    let claim = uid(space, "pvc", "data-orders-0")?;
     send(space, "jobs", 1, 2)?;
     let (pod, set) = (uid(space, "pod", "orders-0")?, uid(space, "statefulset", NAME)?);
     space.patch(KIND, NAME, &json!({ "spec": { "storage": { "size": "2Gi" } } }))?;
@@ -109,6 +111,7 @@ pub(super) fn volumes_grow_and_never_shrink(space: &Namespace) -> Result<()> {
     ensure!(size == "2Gi", "the template says {size}");
     ensure!(text(&made, "/metadata/uid") != set, "the StatefulSet was not made anew");
     ensure!(uid(space, "pod", "orders-0")? == pod, "growing replaced the pod");
+    ensure!(uid(space, "pvc", "data-orders-0")? == claim, "growing replaced the volume");
     for smaller in [json!({ "size": "1Gi" }), json!({ "size": null })] {
         match space.patch(KIND, NAME, &json!({ "spec": { "storage": smaller } })) {
             Ok(()) => bail!("shrinking to {smaller} was accepted"),
@@ -120,12 +123,63 @@ pub(super) fn volumes_grow_and_never_shrink(space: &Namespace) -> Result<()> {
     Ok(())
 }
 
+pub(super) fn a_class_that_cannot_grow_is_said(space: &Namespace) -> Result<()> {
+    let Some(class) = default_class(&space.kubectl)? else {
+        return skip("there is no default storage class");
+    };
+    install(&space.kubectl, &[])?;
+    let fixed = FixedClass::make(space, &class)?;
+    start(space, &json!({ "storage": { "size": "1Gi", "storageClassName": fixed.name } }))?;
+    space.patch(KIND, NAME, &json!({ "spec": { "storage": { "size": "2Gi" } } }))?;
+    let object = wait_reason(space, "Resizing", "False", "ExpansionRefused")?;
+    ensure!(
+        super::condition(&object, "Degraded").1 == "ExpansionRefused",
+        "{}",
+        object["status"]["conditions"]
+    );
+    let message = super::condition(&object, "Resizing").2;
+    ensure!(message.contains("must support resize"), "{message}");
+    space.patch(KIND, NAME, &json!({ "spec": { "storage": { "size": "1Gi" } } }))?;
+    wait_reason(space, "Degraded", "False", "Idle")?;
+    ready(space).map(drop)
+}
+
+/// A storage class that cannot grow volumes; it goes when this is dropped.
+struct FixedClass {
+    kubectl: Kubectl,
+    name: String,
+}
+
+impl FixedClass {
+    fn make(space: &Namespace, like: &Value) -> Result<Self> {
+        let made = Self { kubectl: space.kubectl.clone(), name: space.name.clone() };
+        let class = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": { "name": made.name },
+            "provisioner": like["provisioner"], "parameters": like["parameters"],
+            "volumeBindingMode": like["volumeBindingMode"], "allowVolumeExpansion": false,
+        });
+        space.apply(&class.to_string())?;
+        Ok(made)
+    }
+}
+
+impl Drop for FixedClass {
+    fn drop(&mut self) {
+        if let Err(error) = self.kubectl.run(&["delete", "storageclass", &self.name]) {
+            eprintln!("deleting the storage class {}: {error:#}", self.name);
+        }
+    }
+}
+
 fn expands(kubectl: &Kubectl) -> Result<bool> {
+    Ok(default_class(kubectl)?.is_some_and(|class| class["allowVolumeExpansion"] == true))
+}
+
+fn default_class(kubectl: &Kubectl) -> Result<Option<Value>> {
     let classes = kubectl.json(&["get", "storageclasses"])?;
     let default = "storageclass.kubernetes.io/is-default-class";
     let classes = classes["items"].as_array().cloned().unwrap_or_default();
-    let mut default = classes.iter().filter(|class| class["metadata"]["annotations"][default] == "true");
-    Ok(default.next().is_some_and(|class| class["allowVolumeExpansion"] == true))
+    Ok(classes.into_iter().find(|class| class["metadata"]["annotations"][default] == "true"))
 }
 
 pub(super) fn a_drained_node_gives_the_connector_away(space: &Namespace) -> Result<()> {

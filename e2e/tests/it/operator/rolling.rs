@@ -75,3 +75,27 @@ pub(super) fn a_broken_image_that_is_mended_converges(space: &Namespace) -> Resu
     ensure!(text(&object, "/status/version") == tag, "{}", object["status"]["version"]);
     Ok(())
 }
+
+pub(super) fn budgets_are_kept_and_never_forced(space: &Namespace) -> Result<()> {
+    install(&space.kubectl, &[])?;
+    start(space, &json!({ "update": { "drainTimeout": "2s" } }))?;
+    let pod = uid(space, "pod", "orders-0")?;
+    let theirs = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": { "name": "theirs" },
+        "spec": {
+            "minAvailable": 1,
+            "selector": { "matchLabels": { "app.kubernetes.io/instance": NAME } },
+        },
+    });
+    space.apply(&theirs.to_string())?;
+    space.patch(KIND, NAME, &json!({ "spec": { "stomp": { "queueAckTimeoutSeconds": 7 } } }))?;
+    wait_reason(space, "Degraded", "True", "ConflictingBudgets")?;
+    space.patch(KIND, NAME, &json!({ "spec": { "podDisruptionBudget": { "enabled": false } } }))?;
+    wait_reason(space, "Progressing", "True", "EvictionBlocked")?;
+    wait_reason(space, "Degraded", "False", "Idle")?;
+    ensure!(uid(space, "pod", "orders-0")? == pod, "the budget was not kept");
+    space.run(&["delete", "poddisruptionbudget", "theirs"])?;
+    ready(space)?;
+    ensure!(uid(space, "pod", "orders-0")? != pod, "the pod was not replaced in the end");
+    Ok(())
+}
