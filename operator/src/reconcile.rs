@@ -60,25 +60,21 @@ pub async fn pass(context: &Context, target: &Target) -> Result<Next, Error> {
             report(context, target, status::compute(&inputs)).await?;
             Ok(Next::Heartbeat)
         }
-        Ok(settled) => {
-            let children = build::children(target, &settled);
-            let mut ids: Vec<ObjectId> = children.iter().map(|child| child.id.clone()).collect();
-            ids.extend(
-                build::possible(target).into_iter().filter(|id| !children.iter().any(|c| c.id == *id)),
-            );
-            ids.push(ObjectId::new(Kind::Secret, names::internal_secret(&target.name)));
-            let observed = observe(context, target, &ids).await?;
-            let mut pass = Pass {
-                context,
-                target,
-                settled: &settled,
-                children,
-                observed,
-                findings: Findings::default(),
-            };
-            pass.run().await
-        }
+        Ok(settled) => carry_out(context, target, &settled).await,
     }
+}
+
+/// Runs a pass for settled values, wherever they come from.
+///
+/// # Errors
+/// As [`pass`].
+pub async fn carry_out(context: &Context, target: &Target, settled: &Settled) -> Result<Next, Error> {
+    let children = build::children(target, settled);
+    let mut ids: Vec<ObjectId> = children.iter().map(|child| child.id.clone()).collect();
+    ids.extend(build::possible(target).into_iter().filter(|id| !children.iter().any(|c| c.id == *id)));
+    ids.push(ObjectId::new(Kind::Secret, names::internal_secret(&target.name)));
+    let observed = observe(context, target, &ids).await?;
+    Pass { context, target, settled, children, observed, findings: Findings::default() }.run().await
 }
 
 /// What is read when the children cannot be built.

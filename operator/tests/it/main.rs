@@ -9,3 +9,4 @@ mod harness;
 mod kill;
 mod leader;
 mod passes;
+mod rolling;
