@@ -1,4 +1,5 @@
-//! Rolling several pods. No broker of today takes more than one, so the number of pods is set past the validation.
+//! Rolling several pods. No broker of today takes more than one, so the number of pods is set past the
+//! validation.
 
 use crate::harness::Harness;
 use berth_operator::reconcile::carry_out;
