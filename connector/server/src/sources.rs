@@ -1,5 +1,6 @@
 //! Where the configuration comes from: the files and the environment, read into memory for `berth-config`.
 
+use std::ffi::OsString;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -18,15 +19,11 @@ impl Sources {
     /// Reads the files that the command line names, and the environment.
     ///
     /// # Errors
-    /// A file that is named and cannot be read.
+    /// A file that is named and cannot be read; a variable of ours that is no text.
     pub(crate) fn read(config: Option<&Path>, dynamic: Option<&Path>) -> Result<Self, Error> {
         let text = config.map(|path| Ok((path.to_owned(), read(path)?))).transpose()?;
         let beside = config.map(|path| path.with_file_name("dynamic.yaml"));
-        // Names and values that are no UTF-8 cannot be ours: ours are written in ASCII.
-        let variables = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .filter(|(name, _)| name.starts_with("BERTH_"))
-            .collect();
+        let variables = ours(std::env::vars_os())?;
         let dynamic = dynamic.map(Path::to_owned).or(beside);
         Ok(Self { config: text, dynamic, variables, host_name: crate::process::host_name() })
     }
@@ -61,6 +58,21 @@ impl Sources {
     }
 }
 
+/// The variables that are ours by their name.
+fn ours(variables: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, Error> {
+    variables
+        .filter(|(name, _)| name.as_encoded_bytes().starts_with(b"BERTH_"))
+        .map(|(name, value)| {
+            let shown = name.to_string_lossy().into_owned();
+            name.into_string().and_then(|name| Ok((name, value.into_string()?))).map_err(|_| Error {
+                origin: shown,
+                key: String::new(),
+                problem: String::from("its name and its value must be UTF-8; correct or unset the variable"),
+            })
+        })
+        .collect()
+}
+
 fn read(path: &Path) -> Result<String, Error> {
     let failed = |problem: String| Error {
         origin: path.display().to_string(),
@@ -72,4 +84,26 @@ fn read(path: &Path) -> Result<String, Error> {
     let limit = DOCUMENT_BYTES_MAX as u64 + 1;
     file.take(limit).read_to_string(&mut text).map_err(|error| failed(error.to_string()))?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::ffi::OsStringExt as _;
+
+    #[test]
+    fn variables_that_are_no_text_are_refused_when_they_are_ours() {
+        let variable = |name: &[u8], value: &[u8]| {
+            (OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()))
+        };
+        let good = [variable(b"BERTH_NODE", b"a"), variable(b"PATH\xff", b"b"), variable(b"HOME", b"\xff")];
+        let ours_only = ours(good.into_iter()).unwrap();
+        assert_eq!(ours_only, [(String::from("BERTH_NODE"), String::from("a"))]);
+        for (name, value, shown) in
+            [(&b"BERTH_NODE"[..], &b"\xff"[..], "BERTH_NODE: "), (b"BERTH_N\xff", b"a", "BERTH_N\u{fffd}: ")]
+        {
+            let error = ours([variable(name, value)].into_iter()).unwrap_err().to_string();
+            assert!(error.starts_with(shown) && !error.contains('\n'), "{error}");
+        }
+    }
 }
