@@ -1,6 +1,9 @@
 //! One YAML text as a tree.
 
+use std::borrow::Cow;
+
 use serde_json::{Map, Value};
+use serde_saphyr::{MessageFormatter, UserMessageFormatter};
 use sha2::{Digest, Sha256};
 
 use crate::Error;
@@ -41,7 +44,21 @@ pub(crate) fn parse_yaml(text: &str) -> Result<Value, String> {
         return Ok(Value::Null);
     }
     let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| format!("no valid YAML: {error}"))
+    serde_saphyr::from_str_with_options(text, options)
+        .map_err(|error| format!("no valid YAML: {}", error.render_with_formatter(&Plain)))
+}
+
+/// What is wrong, in words for the person who wrote the file, not for one who programs against the library.
+struct Plain;
+
+impl MessageFormatter for Plain {
+    fn format_message<'a>(&self, error: &'a serde_saphyr::Error) -> Cow<'a, str> {
+        match error {
+            serde_saphyr::Error::Budget { .. } => Cow::Borrowed("it has too many values"),
+            serde_saphyr::Error::MultipleDocuments { .. } => Cow::Borrowed("it must be one document"),
+            error => UserMessageFormatter.format_message(error),
+        }
+    }
 }
 
 /// The name of a configuration's content: 16 hex digits of its SHA-256, as `/api/node` shows it.
@@ -72,6 +89,22 @@ mod tests {
             assert!(!error.contains('\n'), "{error}");
         }
         assert!(parse(&"#".repeat(DOCUMENT_BYTES_MAX + 1)).is_err());
+    }
+
+    #[test]
+    fn complaints_are_for_the_author_of_the_file() {
+        let many = format!("a: [{}]", "1,".repeat(300_000));
+        for (text, problem) in [
+            (
+                "a: 1\na: 2\n",
+                "no valid YAML: duplicate mapping key `a` is not allowed here at line 2, column 1",
+            ),
+            ("a: 1\n---\nb: 2\n", "no valid YAML: it must be one document at line 3, column 1"),
+            (&many, "no valid YAML: it has too many values"),
+        ] {
+            let error = parse(text).unwrap_err().problem;
+            assert!(error.starts_with(problem), "{error}");
+        }
     }
 
     #[test]

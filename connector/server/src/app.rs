@@ -17,7 +17,7 @@ use crate::admin::{Admin, CONNECTIONS_MAX};
 use crate::cli::{Cli, Command, Files};
 use crate::clock::Clock;
 use crate::connections::Connections;
-use crate::failure::Failure;
+use crate::failure::{Failure, in_one_line};
 use crate::front::StompFront;
 use crate::listen::TOLD_MAX;
 use crate::mailbox::{Inbox, lock};
@@ -177,7 +177,7 @@ fn failed(ended: Result<Result<(), Failed>, tokio::task::JoinError>) -> Failure 
         Ok(Err(error)) => anyhow::Error::from(error),
         Err(error) => anyhow::Error::from(error).context("the broker has failed"),
     };
-    tracing::error!(error = format!("{error:#}"), "Ending, the next start recovers");
+    tracing::error!(error = in_one_line(&error), "Ending, the next start recovers");
     error.into()
 }
 

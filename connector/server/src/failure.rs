@@ -35,7 +35,7 @@ pub enum Failure {
     #[error("ended at once by a second signal")]
     Interrupted,
     /// Anything that fails while the program runs.
-    #[error("{0:#}")]
+    #[error("{}", in_one_line(.0))]
     Other(#[from] anyhow::Error),
 }
 
@@ -67,16 +67,54 @@ impl Failure {
             {
                 String::from("another process uses it; stop that process or choose another folder")
             }
+            berth_log::Error::Io { action: IoAction::Create, .. }
+                if let Some(file) = dir.ancestors().find(|part| part.is_file()) =>
+            {
+                format!("a folder is expected, and {} is a file; choose another folder", file.display())
+            }
             error => error.to_string(),
         };
         Self::DataDir { dir: dir.display().to_string(), problem }
     }
 }
 
+/// An error with its causes, but for those that its text tells already.
+pub(crate) fn in_one_line(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::ErrorKind;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let source = std::io::Error::from(ErrorKind::StorageFull);
+        let (action, file) = (IoAction::Sync, berth_log::FileId::Lock);
+        let error = anyhow::Error::from(berth_log::Error::Io { action, file, source });
+        let line = Failure::from(error.context("the broker has failed")).to_string();
+        assert_eq!(line, "the broker has failed: cannot sync journal.lock: no storage space");
+    }
+
+    #[test]
+    fn a_file_is_no_folder() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").unwrap();
+        for dir in [file.clone(), file.join("below")] {
+            let error = berth_log::FileStorage::open(&dir).unwrap_err();
+            let line = Failure::data_dir(&dir, &error).to_string();
+            let reason = format!("a folder is expected, and {} is a file; choose another", file.display());
+            assert!(line.contains(&reason), "{line}");
+        }
+    }
 
     #[test]
     fn only_a_held_lock_is_another_process() {
