@@ -115,7 +115,7 @@ fn adapt_sections(schema: &mut Value) {
         };
         let default = match key.kind {
             Kind::Integer { default, .. } => default.to_string(),
-            Kind::Text(_) | Kind::Switch | Kind::Choice(..) => key.default.to_owned(),
+            Kind::Text(_) | Kind::Size(_) | Kind::Switch | Kind::Choice(..) => key.default.to_owned(),
         };
         field["description"] = json!(format!("{} Default: {default}.", key.about));
     }
